@@ -1,0 +1,240 @@
+"""Exceptions and their messages, one function per message.
+
+A message says what happened, to what, where, and what to do about it.
+"""
+
+from typing import Any
+
+
+class CompilecutError(Exception):
+    """Base of the errors that compilecut raises itself."""
+
+
+class ShardingError(CompilecutError, ValueError):
+    """`out_shardings` can't be met."""
+
+
+class CheckError(CompilecutError, AssertionError):
+    """A comparison asked for with `check=True` found different values."""
+
+
+class InputError(CompilecutError, TypeError):
+    """An argument that can't be used."""
+
+
+class CompilecutWarning(UserWarning):
+    """Something stayed as it was written, so nothing was gained."""
+
+
+# --- stacked_init
+
+
+def shardings_do_not_fit(out_shardings: Any, tree: Any) -> ShardingError:
+    """`out_shardings` is no prefix of the results."""
+    return ShardingError(
+        f"`out_shardings` is not a prefix of what the init function returns: it is\n"
+        f"  {out_shardings}\nwhere the results are\n  {tree}\n"
+        "Give one sharding for all, or a tree with the same containers."
+    )
+
+
+def spec_without_mesh(spec: Any) -> ShardingError:
+    """A partition spec needs a mesh to mean anything."""
+    return ShardingError(
+        f"`out_shardings` holds {spec} but no mesh is set. Use `NamedSharding(mesh, spec)`, or "
+        "call inside `with jax.set_mesh(mesh):`."
+    )
+
+
+def not_a_sharding(thing: Any) -> ShardingError:
+    """Something else where a sharding belongs."""
+    return ShardingError(
+        f"`out_shardings` holds {thing!r} of type {type(thing).__name__}. Its leaves must be "
+        "shardings, partition specs or None."
+    )
+
+
+def does_not_tile(path: str, aval: Any, sharding: Any, cause: Exception) -> ShardingError:
+    """A dimension of a site isn't a multiple of its mesh axes."""
+    return ShardingError(
+        f"leaf {path or 'result'} of shape {aval.shape} can't be laid out as {sharding}: {cause}\n"
+        "Nothing was compiled. Choose a mesh axis that divides the dimension, or leave that "
+        "dimension unsharded (None in its PartitionSpec)."
+    )
+
+
+def unknown_fan_out(fan_out: Any) -> InputError:
+    """A typo in `fan_out`."""
+    return InputError(f'`fan_out` must be "arrays" or "stacks", not {fan_out!r}.')
+
+
+def values_differ(name: str, difference: Any) -> CheckError:
+    """`check=True` found a leaf that isn't what jit gives."""
+    return CheckError(
+        f"stacked_init({name}) and jax.jit({name}) differ: {difference}\n"
+        "This is a defect of compilecut: please report it. Use jax.jit for this function until "
+        "it is mended."
+    )
+
+
+def site_axis_missing(path: str, shape: Any, count: int) -> InputError:
+    """The keys of `stacked_sites` don't have one entry per site."""
+    return InputError(
+        f"keys{path} has shape {shape}, but there are {count} sites: its first axis must have one "
+        f"entry per site, in the order of `sites`. Split them with `jax.random.split(key, {count})`."
+    )
+
+
+def sites_not_a_mapping(sites: Any) -> InputError:
+    """`sites` isn't a mapping."""
+    return InputError(f"`sites` must be a mapping from name to spec, not {type(sites).__name__}.")
+
+
+# --- scan_chunks
+
+ADVICE_ABOUT_NUMBERS = (
+    "In `scan_chunks` a number in a chunk is data, so that chunks which differ in it share one "
+    "compiled body: inside the body it is a traced array. Where the body needs the number itself "
+    "(a shape, an `if`, an index into a Python list), make it static: put it in a static field of "
+    "a pytree (`equinox.field(static=True)`), or pass a bool, a string or an enum member."
+)
+
+
+class ChunkError(CompilecutError, ValueError):
+    """Chunks that can't be run as they are."""
+
+
+class ChunkTypeError(CompilecutError, TypeError):
+    """A chunk, a carry or a result of a type that can't be."""
+
+
+def unknown_mode(mode: Any) -> ChunkError:
+    """A typo in `mode`."""
+    return ChunkError(f'`mode` must be "auto", "scan", "unit" or "unroll", not {mode!r}.')
+
+
+def bad_unroll(unroll: Any) -> ChunkError:
+    """`unroll` isn't what `lax.scan` takes."""
+    return ChunkError(f"`unroll` must be True, False or a positive integer, not {unroll!r}.")
+
+
+def bad_remat(remat: Any) -> ChunkTypeError:
+    """`remat` is neither a switch nor a policy."""
+    return ChunkTypeError(
+        f"`remat` must be None, True or a checkpoint policy, not {remat!r}. Policies are in "
+        "`jax.checkpoint_policies`."
+    )
+
+
+def bad_accum_dtype(accum_dtype: Any) -> ChunkTypeError:
+    """`accum_dtype` isn't a floating type."""
+    return ChunkTypeError(
+        f"`accum_dtype` must be a floating type such as `jnp.float32`, not {accum_dtype!r}."
+    )
+
+
+def no_chunks() -> ChunkError:
+    """There is nothing to run."""
+    return ChunkError(
+        "`chunks` is empty. Without a chunk the types of the results are not known: skip the call, "
+        "and use the initial carry, when there may be none."
+    )
+
+
+def chunks_hold_no_arrays(chunks: Any) -> ChunkTypeError:
+    """Neither a sequence nor a stacked pytree."""
+    return ChunkTypeError(
+        f"`chunks` is a {type(chunks).__name__} without arrays. Give a list or tuple with one "
+        "pytree per chunk (`list(...)` of an iterator), or one pytree of arrays that are stacked "
+        "along their leading axis."
+    )
+
+
+def no_leading_axis(path: str, aval: Any) -> ChunkError:
+    """A leaf of a stacked pytree is a scalar."""
+    return ChunkError(
+        f"{path} is {_short(aval)}, which has no leading axis. `chunks` is not a list or tuple, so "
+        "it is taken as one pytree with the chunks stacked along the leading axis of every leaf. "
+        "Give every leaf that axis, or a list with one pytree per chunk."
+    )
+
+
+def leading_axes_differ(path: str, aval: Any, other_path: str, other: Any) -> ChunkError:
+    """Two leaves of a stacked pytree count the chunks differently."""
+    return ChunkError(
+        f"{path} is {_short(aval)} but {other_path} is {_short(other)}: stacked chunks need the "
+        "same leading axis, the number of chunks, in every leaf. For chunks of different shapes "
+        "give a list with one pytree per chunk."
+    )
+
+
+def not_jax_data(path: str, leaf: Any) -> ChunkTypeError:
+    """An array of strings or objects, or something else JAX doesn't know."""
+    kind = f"{leaf.dtype} array" if hasattr(leaf, "dtype") else type(leaf).__name__
+    return ChunkTypeError(
+        f"{path} is a {kind}, which JAX can't compute with. Give an array of numbers or a number."
+    )
+
+
+def integer_too_large(path: str, value: int) -> ChunkError:
+    """A Python int that doesn't fit JAX's default integer."""
+    return ChunkError(
+        f"{path} is the Python int {value}, which doesn't fit JAX's default integer type. Numbers "
+        "in chunks are data: give it a type (`np.uint32(...)` for a seed, `float(...)` for a "
+        "scale), or enable x64."
+    )
+
+
+def static_not_comparable(path: str, value: Any, other_path: str) -> ChunkTypeError:
+    """`==` of two static leaves gives no bool."""
+    return ChunkTypeError(
+        f"{path} and {other_path} are of type {type(value).__name__}, which is no data, so chunks "
+        "are told apart by `==`; but comparing them gave no bool. Register the type as a pytree if "
+        "it holds arrays, or give it an `__eq__` that returns a bool."
+    )
+
+
+def body_result_no_pair(body: Any, result: Any) -> ChunkTypeError:
+    """The body doesn't return `(carry, out)`."""
+    return ChunkTypeError(
+        f"{_where(body)} must return a pair (carry, out), but returned a "
+        f"{type(result).__name__}. Return `carry, None` if there is nothing to collect."
+    )
+
+
+def body_returned_no_array(body: Any, path: str, leaf: Any) -> ChunkTypeError:
+    """A leaf of the body's result isn't an array."""
+    return ChunkTypeError(
+        f"{_where(body)} returned {path} of type {type(leaf).__name__}, which is not an array. "
+        "What is the same for every chunk doesn't need to come out of the body: leave it out."
+    )
+
+
+def carry_structure_changed(body: Any, before: Any, after: Any) -> ChunkTypeError:
+    """The carry comes out with other containers."""
+    return ChunkTypeError(
+        f"{_where(body)} changes the structure of the carry: it goes in as\n  {before}\nand comes "
+        f"out as\n  {after}\nReturn a carry of the same containers and keys."
+    )
+
+
+def carry_type_changed(body: Any, path: str, before: Any, after: Any, chunk: int) -> ChunkTypeError:
+    """A leaf of the carry comes out with another type."""
+    remedy = f"Return `{path}.astype({before.dtype})`, or begin with a carry of type {after.dtype}"
+    if before.dtype == after.dtype:
+        remedy = "Begin with a carry of the type it is to have"
+    return ChunkTypeError(
+        f"{_where(body)} changes the type of {path}: at chunk {chunk} it goes in as "
+        f"{_short(before)} and comes out as {_short(after)}. Every chunk must hand on the same "
+        f"type. {remedy}."
+    )
+
+
+def _short(aval: Any) -> str:
+    return aval.str_short(short_dtypes=False)
+
+
+def _where(body: Any) -> str:
+    code = getattr(body, "__code__", None)
+    name = getattr(body, "__qualname__", type(body).__name__)
+    return f"`{name}` ({code.co_filename}:{code.co_firstlineno})" if code else f"`{name}`"

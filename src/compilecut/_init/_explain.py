@@ -1,0 +1,54 @@
+"""A plan, told to the user."""
+
+import math
+from typing import Any
+
+from .._report import Repeat, Report, source_line
+from ._group import Group
+from ._keys import device_calls
+from ._places import leaf_paths
+from ._plan import Plan
+from ._split import is_key
+
+
+def explain_plan(name: str, plan: Plan, tree: Any) -> Report:
+    """Returns the report of a plan.
+
+    Args:
+        name: of the init function.
+        plan: its plan.
+        tree: structure of its results.
+    """
+    paths = leaf_paths(tree)
+    host = plan.split.host if plan.split is not None else ()
+    repeats = sorted((_repeat(group, paths) for group in plan.groups), key=lambda r: -r.n)
+    return Report(
+        name=name,
+        repeats=tuple(repeats),
+        skips=plan.skips,
+        equations=plan.equations,
+        programs=len(device_calls(host)) + len(plan.layout.rows) + len(plan.groups) or 1,
+        on_host=len(host),
+    )
+
+
+def _repeat(group: Group, paths: list[str]) -> Repeat:
+    site = group.pattern
+    avals = [operand.aval for operand in site.outputs]
+    return Repeat(
+        n=len(group.members),
+        where=_where(group),
+        equations=len(site.equations) + len(site.draws),
+        result=", ".join(aval.str_short() for aval in avals),
+        leaves=tuple(tuple(paths[leaf] for leaf in s.leaves) for s in group.members),
+        bits="shared block" if site.draws else "own draw" if _draws(group) else "none",
+        bytes=len(group.members) * sum(math.prod(a.shape) * a.dtype.itemsize for a in avals),
+    )
+
+
+def _where(group: Group) -> str:
+    return source_line(group.pattern.equations[-1]) if group.pattern.equations else ""
+
+
+def _draws(group: Group) -> bool:
+    return any(is_key(value.aval) for value in group.pattern.inputs)

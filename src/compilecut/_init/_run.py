@@ -1,0 +1,85 @@
+"""Running a plan: block after block of random bits, and each site's program on its rows."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from .._jaxpr import Value, resolve
+from ._draw import Block, row_table
+from ._keys import Host, evaluate_host, raw, to_array, to_host
+from ._plan import Plan
+from ._programs import Programs
+from ._split import Site
+
+
+class Sink(Protocol):
+    """Takes results as they come, so that no more than necessary is held at once."""
+
+    def put(self, group: int, member: int, site: Site, results: Sequence[Any]) -> None:
+        """Takes the results of one site."""
+        ...
+
+    def put_leaf(self, leaf: int, array: Any) -> None:
+        """Takes a leaf that no program had to compute."""
+        ...
+
+
+def run(plan: Plan, programs: Programs, arguments: Sequence[Any], sink: Sink) -> None:
+    """Computes every leaf of a planned init and hands it to `sink`.
+
+    Args:
+        plan: the plan.
+        programs: its compiled programs.
+        arguments: flat concrete arguments.
+        sink: takes the results.
+    """
+    assert plan.split is not None
+    host = _host_values(plan, programs, arguments)
+    previous: Any = ()
+    for block in plan.layout.blocks:
+        # JAX runs ahead of the device: without waiting, every block would be alive at once.
+        jax.block_until_ready(previous)
+        previous = _run_block(plan, programs, block, host, arguments, sink)
+    for leaf, value in plan.split.host_leaves:
+        array = jax.device_put(raw(host[value]), plan.places.leaves[leaf], may_alias=False)
+        sink.put_leaf(leaf, to_array(array, value.aval))
+    for leaf, index in plan.split.argument_leaves:
+        place = plan.places.leaves[leaf]
+        sink.put_leaf(leaf, jax.device_put(arguments[index], place, may_alias=False))
+
+
+def _host_values(plan: Plan, programs: Programs, arguments: Sequence[Any]) -> Host:
+    split = plan.split
+    assert split is not None
+    wanted = {resolve(operand) for eqn in split.host for operand in eqn.inputs}
+    wanted.update(draw.key for group in plan.groups for s in group.members for draw in s.draws)
+    host: Host = {
+        value: to_host(argument, value.aval)
+        for value, argument in zip(split.program.arguments, arguments, strict=True)
+        if value in wanted
+    }
+    constants = split.program.constants
+    host.update((v, to_host(constants[v], v.aval)) for v in constants if v in wanted)
+    evaluate_host(split.host, programs.keys, host)
+    return host
+
+
+def _run_block(plan: Plan, programs: Programs, block: Block, host: Host, arguments, sink: Sink):
+    assert plan.split is not None
+    index = {value: i for i, value in enumerate(plan.split.program.arguments)}
+
+    def feed(value: Value) -> Any:
+        return arguments[index[value]] if value in index else raw(host[value])
+
+    tables = {w: row_table(s, plan.layout.rows[w], host) for w, s in block.spans.items()}
+    bits = {w: programs.draws[w](table) for w, table in tables.items()}
+    results: Any = ()
+    for (group, member), starts in zip(block.sites, block.starts, strict=True):
+        site = plan.groups[group].members[member]
+        blocks = {w: bits[w] for w in sorted({draw.width for draw in site.draws})}
+        inputs = [feed(value) for value in site.inputs]
+        results = programs.sites[group](blocks, np.asarray(starts, np.int32), inputs)
+        sink.put(group, member, site, results)
+    return results
