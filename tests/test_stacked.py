@@ -421,13 +421,33 @@ def test_a_print_is_still_printed(capfd):
     assert "made" in capfd.readouterr().out
 
 
-def test_many_leaves_of_one_draw_are_named():
+def test_many_leaves_of_one_result_are_named():
     def init(key):
         noise = jax.random.normal(key, (12, 4))
-        return list(noise)
+        return [row * 2 for row in noise]
 
     (skip,) = assert_same(init, KEY).explain(KEY).skips
     assert skip.reason is cc.SkipReason.SHARED
+
+
+def test_sites_cut_from_one_stack():
+    """What people write by hand today: a vmap per shape, sliced into sites."""
+
+    def init(key):
+        first, second, third = jax.random.split(key, 3)
+        stack = jax.vmap(lambda k: jax.random.normal(k, (3, 5)))(jax.random.split(first, 20))
+        rows = jax.random.uniform(second, (12, 4))
+        flat = jax.random.normal(third, (120,))
+        cut = [flat[12 * i : 12 * i + 12].reshape(3, 4) for i in range(10)]
+        return {"stack": [stack[i] for i in range(20)], "rows": list(rows), "flat": cut}
+
+    wrapped = assert_same(init, KEY)
+    report = wrapped.explain(KEY)
+    assert not report.skips
+    # Two splits, the draw, three results, three ways to cut.
+    assert report.programs == 9
+    stacks = cc.stacked_init(init, fan_out="stacks")(KEY)
+    assert first_difference(stacks.unstack(), jax.jit(init)(KEY)) is None
 
 
 # --- size

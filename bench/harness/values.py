@@ -93,7 +93,7 @@ def distance(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> Dista
         here = _leaf_distance(path, a, b)
         if not here.equal:
             scaled = max(here.scaled_ulp, worst.scaled_ulp)
-            furthest = max(worst, here, key=lambda distance: distance.ulp)
+            furthest = max(here, worst, key=lambda distance: distance.ulp)
             worst = replace(furthest, scaled_ulp=scaled)
     return worst
 

@@ -81,7 +81,8 @@ def site_axis_missing(path: str, shape: Any, count: int) -> InputError:
     """The keys of `stacked_sites` don't have one entry per site."""
     return InputError(
         f"keys{path} has shape {shape}, but there are {count} sites: its first axis must have one "
-        f"entry per site, in the order of `sites`. Split them with `jax.random.split(key, {count})`."
+        "entry per site, in the order of `sites`. Split them with "
+        f"`jax.random.split(key, {count})`."
     )
 
 

@@ -27,10 +27,24 @@ FanOut = Literal["arrays", "stacks"]
 
 
 @overload
-def stacked_init(init_fn: Callable[..., Any], **options: Any) -> "StackedInit": ...
+def stacked_init(
+    init_fn: Callable[..., Any],
+    *,
+    out_shardings: Any = ...,
+    fan_out: FanOut = ...,
+    check: bool = ...,
+    static_argnums: int | Sequence[int] | None = ...,
+    static_argnames: str | Sequence[str] | None = ...,
+) -> "StackedInit": ...
 @overload
 def stacked_init(
-    init_fn: None = None, **options: Any
+    init_fn: None = None,
+    *,
+    out_shardings: Any = ...,
+    fan_out: FanOut = ...,
+    check: bool = ...,
+    static_argnums: int | Sequence[int] | None = ...,
+    static_argnames: str | Sequence[str] | None = ...,
 ) -> Callable[[Callable[..., Any]], "StackedInit"]: ...
 def stacked_init(
     init_fn: Callable[..., Any] | None = None,
@@ -38,8 +52,8 @@ def stacked_init(
     out_shardings: Any = None,
     fan_out: FanOut = "arrays",
     check: bool = False,
-    static_argnums: int | Sequence[int] = (),
-    static_argnames: str | Sequence[str] = (),
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
 ) -> Any:
     """Wraps an init function so that each distinct initialiser in it is compiled once.
 
@@ -168,7 +182,9 @@ class StackedInit:
         self._check = check
         self._statics = Statics.infer(fn, **statics)
         self._jit = jax.jit(fn, **statics)
-        self._reference = jax.jit(fn, out_shardings=out_shardings, **statics)
+        self._make_reference = functools.partial(
+            jax.jit, fn, out_shardings=out_shardings, **statics
+        )
         # By the traced jaxpr and the places; the jaxpr is kept, so that its id stays its own.
         self._plans: dict[Hashable, tuple[Any, Plan]] = {}
         self._compiled: dict[Plan, CompiledInit] = {}
@@ -197,6 +213,11 @@ class StackedInit:
         """Returns what would be compiled once, what stays as written, and why."""
         call = self._trace(args, kwargs)
         return explain_plan(self._name, call.plan, call.traced.out_tree)
+
+    @functools.cached_property
+    def _reference(self) -> Callable[..., Any]:
+        """The init as `jax.jit` compiles it, made late: jit has its own words for bad shardings."""
+        return self._make_reference()
 
     def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, placed: bool = True):
         traced = self._jit.trace(*args, **kwargs)

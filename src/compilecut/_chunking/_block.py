@@ -86,8 +86,11 @@ def trace_block(
     trees: list[Any] = []
 
     def flat(*leaves: Any) -> list[Any]:
-        with _advice_about_numbers():
+        try:
             result = body(jax.tree.unflatten(carry_tree, leaves[:n]), form.rebuild(leaves[n:]))
+        except jax.errors.JAXTypeError as error:  # a tracer where a Python value was needed
+            error.add_note(_errors.ADVICE_ABOUT_NUMBERS)
+            raise
         carry_leaves, out_leaves, out_tree = _take_result(body, result, carry_tree)
         trees.append(out_tree)
         return [*carry_leaves, *out_leaves]
@@ -127,18 +130,6 @@ def _take_result(body: Body, result: Any, carry_tree: Any) -> tuple[list[Any], l
                 path = name + jax.tree_util.keystr(key)
                 raise _errors.body_returned_no_array(body, path, leaf) from error
     return carry_leaves, [leaf for _, leaf in flat_out], out_tree
-
-
-class _advice_about_numbers:
-    """Adds to JAX's error about a tracer where the body needed a Python number."""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
-        if isinstance(error, (jax.errors.ConcretizationTypeError, jax.errors.JAXIndexError)):
-            error.add_note(_errors.ADVICE_ABOUT_NUMBERS)
-        return False
 
 
 def _weakness_unused(jaxpr: Any, var: Any) -> bool:

@@ -8,6 +8,7 @@ from ._group import Group
 from ._keys import device_calls
 from ._places import leaf_paths
 from ._plan import Plan
+from ._programs import distinct_views
 from ._split import is_key
 
 
@@ -20,16 +21,25 @@ def explain_plan(name: str, plan: Plan, tree: Any) -> Report:
         tree: structure of its results.
     """
     paths = leaf_paths(tree)
-    host = plan.split.host if plan.split is not None else ()
+    if plan.split is not None:
+        for cut in plan.split.views.values():
+            paths.append(f"{paths[cut[0].leaf]} and {len(cut) - 1} more slices")
     repeats = sorted((_repeat(group, paths) for group in plan.groups), key=lambda r: -r.n)
     return Report(
         name=name,
         repeats=tuple(repeats),
         skips=plan.skips,
         equations=plan.equations,
-        programs=len(device_calls(host)) + len(plan.layout.rows) + len(plan.groups) or 1,
-        on_host=len(host),
+        programs=_count_programs(plan),
+        on_host=len(plan.split.host) if plan.split is not None else 0,
     )
+
+
+def _count_programs(plan: Plan) -> int:
+    if plan.split is None:
+        return 1
+    small = len(device_calls(plan.split.host)) + len(distinct_views(plan.split))
+    return small + len(plan.layout.rows) + len(plan.groups)
 
 
 def _repeat(group: Group, paths: list[str]) -> Repeat:

@@ -35,7 +35,7 @@ def group_sites(program: Program, sites: Iterable[Site], kinds: list[Hashable]) 
     Args:
         program: the program they come from.
         sites: the sites.
-        kinds: per flat output of the program, what else must agree (its sharding).
+        kinds: per output of a site, what else must agree (its sharding).
     """
     digests: dict[Value, Hashable] = {}
     groups: dict[Hashable, list[Site]] = {}

@@ -26,6 +26,10 @@ class Places:
     device: Sharding | None = None
     unclear: bool = False
 
+    def of(self, leaf: int) -> Sharding | None:
+        """Returns the place of an output of a site, be it a leaf or what leaves are cut from."""
+        return self.leaves[leaf] if leaf < len(self.leaves) else self.device
+
 
 def resolve(out_shardings: Any, out_tree: Any, avals: Sequence[Any], arguments: Iterable[Any]):
     """Decides where each leaf goes.

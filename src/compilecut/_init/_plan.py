@@ -50,8 +50,10 @@ def make_plan(closed_jaxpr: Any, places: Places) -> Plan:
             skips=(refusal,),
             equations=len(program.equations),
         )
-    pieces = split(program, _draw_rule(program.outputs, places))
-    groups = group_sites(program, pieces.sites, list(places.leaves))
+    rule = _draw_rule(program.outputs, places)
+    pieces = split(program, rule, use_views=not places.spread)
+    kinds = [places.of(leaf) for leaf in range(len(pieces.outputs))]
+    groups = group_sites(program, pieces.sites, kinds)
     return Plan(
         split=pieces,
         groups=tuple(groups),

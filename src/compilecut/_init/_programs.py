@@ -15,6 +15,8 @@ from ._draw import ROW, draw_bits, read_bits
 from ._group import Group
 from ._keys import device_calls, lower_call, raw_struct, to_array
 from ._plan import Plan
+from ._split import Split
+from ._views import View, lower_view
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +27,22 @@ class Programs:
         keys: for each distinct split or fold of keys, the program that computes it.
         draws: per bit width, the program that fills a block.
         sites: per group, the program that computes one site.
+        views: by the key of a view, the program that cuts an output from a larger one.
     """
 
     keys: dict[Hashable, Any]
     draws: dict[int, Any]
     sites: tuple[Any, ...]
+    views: dict[Hashable, Any]
 
     def all(self) -> tuple[Any, ...]:
         """Returns every program."""
-        return (*self.keys.values(), *self.draws.values(), *self.sites)
+        return (
+            *self.keys.values(),
+            *self.draws.values(),
+            *self.sites,
+            *self.views.values(),
+        )
 
 
 def lower(plan: Plan, arguments: Sequence[Any]) -> Programs:
@@ -49,6 +58,7 @@ def lower(plan: Plan, arguments: Sequence[Any]) -> Programs:
         keys={k: lower_call(eqn, device) for k, eqn in device_calls(plan.split.host).items()},
         draws={w: _lower_draw(w, rows, plan) for w, rows in plan.layout.rows.items()},
         sites=tuple(_lower_site(plan, group, arguments) for group in plan.groups),
+        views={k: lower_view(view, device) for k, view in distinct_views(plan.split).items()},
     )
 
 
@@ -56,15 +66,18 @@ def compile_in_threads(programs: Programs) -> Programs:
     """Compiles lowered programs, several at a time: XLA releases the interpreter lock."""
     workers = min(len(programs.all()), _cores()) or 1
     with concurrent.futures.ThreadPoolExecutor(workers, "compilecut") as pool:
-        pending = [pool.submit(program.compile) for program in programs.all()]
-        done = [future.result() for future in pending]
-    draws_from = len(programs.keys)
-    sites_from = draws_from + len(programs.draws)
-    return Programs(
-        keys=dict(zip(programs.keys, done, strict=False)),
-        draws=dict(zip(programs.draws, done[draws_from:], strict=False)),
-        sites=tuple(done[sites_from:]),
-    )
+        done = iter([pool.submit(program.compile) for program in programs.all()])
+        return Programs(
+            keys={key: next(done).result() for key in programs.keys},
+            draws={width: next(done).result() for width in programs.draws},
+            sites=tuple(next(done).result() for _ in programs.sites),
+            views={key: next(done).result() for key in programs.views},
+        )
+
+
+def distinct_views(split: Split) -> dict[Hashable, View]:
+    """Returns one view for each program that cuts."""
+    return {view.key: view for views in split.views.values() for view in views}
 
 
 def _cores() -> int:
@@ -91,7 +104,7 @@ def _lower_site(plan: Plan, group: Group, arguments: Sequence[Any]) -> Any:
         arguments[positions[v]] if v in positions else raw_struct(v.aval, device)
         for v in site.inputs
     ]
-    shardings = [plan.places.leaves[leaf] for leaf in site.leaves]
+    shardings = [plan.places.of(leaf) for leaf in site.leaves]
     program = jax.jit(_site_function(plan, group), out_shardings=shardings, keep_unused=True)
     return program.lower(blocks, starts, inputs)
 

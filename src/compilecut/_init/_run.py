@@ -11,14 +11,13 @@ from ._draw import Block, row_table
 from ._keys import Host, evaluate_host, raw, to_array, to_host
 from ._plan import Plan
 from ._programs import Programs
-from ._split import Site
 
 
 class Sink(Protocol):
     """Takes results as they come, so that no more than necessary is held at once."""
 
-    def put(self, group: int, member: int, site: Site, results: Sequence[Any]) -> None:
-        """Takes the results of one site."""
+    def put(self, group: int, member: int, leaves: Sequence[tuple[int, Any]]) -> None:
+        """Takes the results of one site, each with its position."""
         ...
 
     def put_leaf(self, leaf: int, array: Any) -> None:
@@ -81,5 +80,18 @@ def _run_block(plan: Plan, programs: Programs, block: Block, host: Host, argumen
         blocks = {w: bits[w] for w in sorted({draw.width for draw in site.draws})}
         inputs = [feed(value) for value in site.inputs]
         results = programs.sites[group](blocks, np.asarray(starts, np.int32), inputs)
-        sink.put(group, member, site, results)
+        _hand_out(plan, programs, group, member, results, sink)
     return results
+
+
+def _hand_out(plan: Plan, programs: Programs, group: int, member: int, results, sink: Sink):
+    """Gives the results of a site to the sink, cutting those that outputs are cut from."""
+    assert plan.split is not None
+    leaves = []
+    for leaf, array in zip(plan.groups[group].members[member].leaves, results, strict=True):
+        if leaf not in plan.split.views:
+            leaves.append((leaf, array))
+        for view in plan.split.views.get(leaf, ()):
+            start = np.asarray(view.start, np.int32)
+            sink.put_leaf(view.leaf, programs.views[view.key](array, start))
+    sink.put(group, member, leaves)

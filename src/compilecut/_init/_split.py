@@ -16,7 +16,7 @@ Where a cut could change a bit it isn't made:
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +25,7 @@ from jax.extend.core import primitives as prim
 
 from .. import _compat
 from .._jaxpr import Equation, Literal, Operand, Program, Value, live_equations, resolve, sub_jaxprs
+from ._views import View, find_views
 
 # Key arithmetic is scalars and key arrays. Above this many elements it isn't "small".
 _LARGEST_KEY_ARRAY = 1 << 22
@@ -52,7 +53,7 @@ class Site:
     """A piece of the init that can be computed by itself.
 
     Attributes:
-        leaves: positions of its results among the function's flat outputs.
+        leaves: positions of its results among the split's `outputs`.
         equations: what computes them, in trace order.
         draws: the random bits it starts from.
         inputs: other run-time inputs: arguments, and keys or integers computed on the host.
@@ -74,6 +75,9 @@ class Split:
 
     Attributes:
         program: the whole flattened function.
+        outputs: what the sites compute: the function's flat outputs, and values behind them that
+            outputs are cut from.
+        views: by position in `outputs`, the function's outputs that are cut from it.
         host: the key arithmetic, in order.
         sites: the pieces.
         host_leaves: outputs that are themselves keys or counters: position and operand.
@@ -81,33 +85,42 @@ class Split:
     """
 
     program: Program
+    outputs: tuple[Operand, ...]
+    views: dict[int, tuple[View, ...]]
     host: tuple[Equation, ...]
     sites: tuple[Site, ...]
     host_leaves: tuple[tuple[int, Value], ...]
     argument_leaves: tuple[tuple[int, int], ...]
 
 
-def split(program: Program, may_cut: Callable[[Equation], bool]) -> Split:
+def split(program: Program, may_cut: Callable[[Equation], bool], *, use_views: bool) -> Split:
     """Cuts a program into sites.
 
     Args:
         program: the flattened init function.
         may_cut: says of a `random_bits` equation whether its bits may be an input of the site.
+        use_views: whether outputs may be cut from a larger value after it was computed.
     """
     equations = live_equations(program)
     facts = _Facts(program, equations, may_cut)
+    roots = find_views(program.outputs, equations, facts.producer) if use_views else {}
+    roots = {root: views for root, views in roots.items() if facts.producer[root] in facts.random}
+    outputs = (*program.outputs, *roots)
+    cut = {view.leaf for views in roots.values() for view in views}
     host_leaves, argument_leaves, owners = [], [], _Owners(facts)
-    for position, operand in enumerate(program.outputs):
+    for position, operand in enumerate(outputs):
         if operand in facts.argument_index:
             argument_leaves.append((position, facts.argument_index[operand]))
         elif facts.is_host(operand) and not operand.aval.weak_type:
             host_leaves.append((position, operand))
-        else:
+        elif position not in cut:
             owners.add(position, operand)
     return Split(
         program=program,
+        outputs=outputs,
+        views={len(program.outputs) + i: tuple(views) for i, views in enumerate(roots.values())},
         host=tuple(equations[i] for i in sorted(facts.host)),
-        sites=tuple(_site(facts, leaves) for leaves in owners.groups()),
+        sites=tuple(_site(facts, outputs, leaves) for leaves in owners.groups()),
         host_leaves=tuple(host_leaves),
         argument_leaves=tuple(argument_leaves),
     )
@@ -223,8 +236,8 @@ class _Owners:
         return (tuple(leaves) for leaves in self._leaves.values())
 
 
-def _site(facts: _Facts, leaves: tuple[int, ...]) -> Site:
-    outputs = tuple(facts.program.outputs[position] for position in leaves)
+def _site(facts: _Facts, all_outputs: Sequence[Operand], leaves: tuple[int, ...]) -> Site:
+    outputs = tuple(all_outputs[position] for position in leaves)
     members: set[int] = set()
     inputs: dict[Value, None] = {}
     constants: dict[Value, None] = {}

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from .. import _compat
 from ._places import leaf_paths, stacked, unstacked
 from ._plan import Plan
-from ._split import Site
 
 Slot = tuple[int, int]  # stack, index in it
 
@@ -78,9 +77,9 @@ class ArraySink:
         self._tree = tree
         self._leaves: list[Any] = [None] * tree.num_leaves
 
-    def put(self, group: int, member: int, site: Site, results: Sequence[Any]) -> None:
-        """Takes the results of one site."""
-        for leaf, array in zip(site.leaves, results, strict=True):
+    def put(self, group: int, member: int, leaves: Sequence[tuple[int, Any]]) -> None:
+        """Takes the results of one site, each with its position."""
+        for leaf, array in leaves:
             self._leaves[leaf] = array
 
     def put_leaf(self, leaf: int, array: Any) -> None:
@@ -102,16 +101,13 @@ class StackSink:
         self._first: dict[int, int] = {}  # group to its first stack
         self._slots: dict[int, Slot] = {}
 
-    def put(self, group: int, member: int, site: Site, results: Sequence[Any]) -> None:
-        """Takes the results of one site."""
+    def put(self, group: int, member: int, leaves: Sequence[tuple[int, Any]]) -> None:
+        """Takes the results of one site, each with its position."""
         if group not in self._first:
             self._first[group] = len(self._stacks)
             length = len(self._plan.groups[group].members)
-            self._stacks += [
-                _empty(self._place(leaf, r, length)) for leaf, r in _pairs(site, results)
-            ]
-        for offset, (leaf, array) in enumerate(_pairs(site, results)):
-            stack = self._first[group] + offset
+            self._stacks += [_empty(self._place(leaf, a, length)) for leaf, a in leaves]
+        for stack, (leaf, array) in enumerate(leaves, self._first[group]):
             self._stacks[stack] = _write(self._stacks[stack], array, member)
             self._slots[leaf] = (stack, member)
 
@@ -138,15 +134,12 @@ def stack_leaves(plan: Plan, result: Any) -> Stacks:
         list(column)
         for group in plan.groups
         for column in zip(*(site.leaves for site in group.members), strict=True)
+        if max(column) < len(leaves)
     ]
     rows += [[leaf] for leaf in sorted(set(range(len(leaves))).difference(*rows))]
     slots = {leaf: (i, j) for i, row in enumerate(rows) for j, leaf in enumerate(row)}
     arrays = [jnp.stack([leaves[leaf] for leaf in row]) for row in rows]
     return Stacks(arrays, tuple(slots[leaf] for leaf in range(len(leaves))), tree)
-
-
-def _pairs(site: Site, results: Sequence[Any]):
-    return list(zip(site.leaves, results, strict=True))
 
 
 def _empty(like: jax.ShapeDtypeStruct) -> jax.Array:

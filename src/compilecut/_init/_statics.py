@@ -22,12 +22,12 @@ class Statics:
     def infer(
         cls,
         fn: Callable[..., Any],
-        static_argnums: int | Sequence[int],
-        static_argnames: str | Sequence[str],
+        static_argnums: int | Sequence[int] | None,
+        static_argnames: str | Sequence[str] | None,
     ) -> "Statics":
         """Completes positions by names and names by positions, as `jax.jit` does."""
-        numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
-        names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+        numbers = _as_tuple(static_argnums)
+        names: tuple[str, ...] = _as_tuple(static_argnames)
         if not numbers and not names:
             return cls(frozenset(), frozenset())
         try:
@@ -36,9 +36,9 @@ class Statics:
             return cls(frozenset(numbers), frozenset(names))
         positional = [p.name for p in parameters if p.kind in _BY_POSITION]
         given = {n % len(positional) if positional and n < 0 else n for n in numbers}
-        if numbers and not names:
+        if static_argnames is None:
             names = tuple(name for i, name in enumerate(positional) if i in given)
-        elif names and not numbers:
+        elif static_argnums is None:
             given = {i for i, name in enumerate(positional) if name in names}
         return cls(frozenset(given), frozenset(names))
 
@@ -51,3 +51,9 @@ class Statics:
 
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _as_tuple(one_or_more: Any) -> tuple[Any, ...]:
+    if one_or_more is None:
+        return ()
+    return (one_or_more,) if isinstance(one_or_more, (int, str)) else tuple(one_or_more)
