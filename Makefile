@@ -62,7 +62,8 @@ types:  ## Check types
 
 docs:  ## Build the documentation into site/
 	$(call venv,docs)
-	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@# Not --quiet: it would hide the warnings from --strict too, and nothing would ever fail.
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 tables:  ## Write the measured tables of README.md and docs/ again from bench/results
 	$(call venv,bench)

@@ -52,7 +52,7 @@ def test_special_values(dtype):
         (np.uint8(250), np.uint8(3), 247),
         (True, False, 1),
         (1 + 2j, 1 + np.nextafter(2.0, 3.0) * 1j, 1),
-        (np.complex64(1 - 0j), np.complex64(1 + 0j), 1),
+        (np.complex64(complex(1, -0.0)), np.complex64(1), 1),
         (jnp.int4(-8), jnp.int4(7), 15),
         (jnp.uint4(1), jnp.uint4(15), 14),
         (jnp.float8_e4m3fn(1.0), jnp.float8_e4m3fn(1.25), 2),

@@ -94,7 +94,7 @@ def test_equal_to_the_python_loop(mode, reverse):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("remat", [None, True, jax.checkpoint_policies.dots_saveable])
 def test_gradients_equal_the_python_loop(mode, remat):
-    chunks = batches(4, 4, 4, 2)
+    chunks = batches(4, 4, 4)
 
     def ours(weights, chunks):
         return scan_chunks(body_of(weights), 0.0, chunks, mode=mode, remat=remat)[0]
@@ -104,6 +104,24 @@ def test_gradients_equal_the_python_loop(mode, remat):
 
     args = jnp.arange(6.0).reshape(3, 2), chunks
     assert_equivalent(jax.value_and_grad(ours), jax.value_and_grad(theirs), *args)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_over_several_groups(mode):
+    # A scan sums a captured operand's cotangents within its group first, so only the others add
+    # them up in the order of the Python loop.
+    chunks = batches(4, 4, 4, 2, 4, 4)
+
+    def ours(weights, chunks):
+        return scan_chunks(body_of(weights), 0.0, chunks, mode=mode)[0]
+
+    def theirs(weights, chunks):
+        return python_loop(body_of(weights), 0.0, chunks)[0]
+
+    args = jnp.arange(6.0).reshape(3, 2), chunks
+    if mode in ("unit", "unroll"):
+        assert_equivalent(jax.grad(ours), jax.grad(theirs), *args)
+    chex.assert_trees_all_close(jax.grad(ours)(*args), jax.grad(theirs)(*args), rtol=1e-5)
 
 
 @pytest.mark.quick
@@ -149,7 +167,11 @@ def test_called_eagerly(mode):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n", [1, 5])
 def test_stacked_chunks_give_stacked_outs(mode, n):
-    stacked = {"x": jnp.arange(n * 6.0).reshape(n, 2, 3), "scale": jnp.arange(n) * 0.5, "tag": None}
+    stacked = {
+        "x": jnp.arange(n * 6.0).reshape(n, 2, 3),
+        "scale": 0.5 * jnp.arange(float(n)),
+        "tag": None,
+    }
     rows = [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(n)]
     weights = jnp.arange(6.0).reshape(3, 2)
     loss, outs = jax.jit(lambda s: scan_chunks(body_of(weights), 0.0, s, mode=mode))(stacked)
@@ -415,7 +437,7 @@ def test_any_sequence_equals_the_python_loop(mode, kinds, reverse):
         return (carry[0] * 0.5 + y.sum(), carry[1] + 1), y
 
     chunks = [
-        {"x": jnp.arange(n) * 0.25 + i, "kind": kind, "wide": wide, "scale": 0.5 + i}
+        {"x": jnp.arange(float(n)) * 0.25 + i, "kind": kind, "wide": wide, "scale": 0.5 + i}
         for i, (n, kind, wide) in enumerate(kinds)
     ]
     counted = Counted(body)

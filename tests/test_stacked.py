@@ -286,6 +286,12 @@ def test_init_that_branches_on_its_shape():
     assert kinds(assert_same(init, KEY), KEY) == [3, 3]
 
 
+def test_the_key_itself_goes_into_a_site():
+    assert_same(lambda key: jax.random.normal(key, (0, 2)), KEY)
+    assert_same(lambda key: jax.random.gamma(key, 2.5, (3,)), KEY)
+    assert_same(lambda key: jax.random.normal(key, (3,)), jax.random.key(0, impl="rbg"))
+
+
 def test_nested_jits():
     @functools.partial(jax.jit, static_argnums=1)
     def block(key, width):

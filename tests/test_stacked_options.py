@@ -70,10 +70,42 @@ def test_keys_on_a_mesh_put_results_there(axis_type):
         assert mine.sharding.is_equivalent_to(theirs.sharding, mine.ndim)
 
 
-def test_under_a_mesh_with_explicit_axes():
-    with jax.set_mesh(mesh(AxisType.Explicit, AxisType.Explicit)):
-        result, expected = cc.stacked_init(init)(KEY), jax.jit(init)(KEY)
+def assert_placed_alike(result, expected):
     assert first_difference(result, expected) is None
+    for mine, theirs in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+        assert mine.sharding.is_equivalent_to(theirs.sharding, mine.ndim)
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+def test_under_a_mesh(axis_type):
+    with jax.set_mesh(mesh(axis_type, axis_type)):
+        key = jax.random.key(4)
+        assert_placed_alike(cc.stacked_init(init)(key), jax.jit(init)(key))
+
+
+def test_shardings_in_the_types_of_results():
+    def placed(key):
+        params = init(key)
+        params[0]["w"] = jax.sharding.reshard(params[0]["w"], P("x", "y"))
+        return params
+
+    with jax.set_mesh(mesh(AxisType.Explicit, AxisType.Explicit)):
+        key = jax.random.key(4)
+        assert_placed_alike(cc.stacked_init(placed)(key), jax.jit(placed)(key))
+
+
+def test_a_constraint_inside_needs_out_shardings():
+    place = NamedSharding(mesh(), P("x"))
+
+    def constrained(key):
+        params = init(key)
+        params[0]["w"] = jax.lax.with_sharding_constraint(params[0]["w"], place)
+        return params
+
+    with pytest.warns(cc.CompilecutWarning, match="sharding_constraint"):
+        assert_placed_alike(cc.stacked_init(constrained)(KEY), jax.jit(constrained)(KEY))
+    asked = cc.stacked_init(constrained, out_shardings=place)
+    assert_placed_alike(asked(KEY), jax.jit(constrained, out_shardings=place)(KEY))
 
 
 def test_sharded_arguments_without_out_shardings_stay_as_written():

@@ -32,7 +32,7 @@ def block(x, weights):
     w, v, scale = weights
     h = x - jnp.mean(x, -1, keepdims=True)
     h = h * jax.lax.rsqrt(jnp.mean(h * h, -1, keepdims=True) + jnp.asarray(1e-5, x.dtype))
-    return x + jnp.tanh(jax.nn.gelu((h * scale) @ w) @ v) * 0.3 * 0.7
+    return x + jnp.tanh((h * scale) @ w) @ v * 0.3 * 0.7
 
 
 def unrolled(params, x):
@@ -183,64 +183,64 @@ def test_convolution_gradients_are_equivalent():
     assert_equivalent(jax.grad(written_out), jax.grad(loop), ws, x)
 
 
-def bf16_chain(scales, x):
+def chain(scales, x):
     for i in range(6):
-        x = x * scales[i] + x
+        x = (x + 0.3) * scales[i]
     return x
 
 
-def bf16_scan(scales, x):
-    return jax.lax.scan(lambda x, s: (x * s + x, None), x, scales)[0]
+def chain_loop(scales, x):
+    return jax.lax.scan(lambda x, s: ((x + 0.3) * s, None), x, scales)[0]
+
+
+def chain_arguments():
+    rng = np.random.default_rng(2)
+    return tuple(np.asarray(rng.normal(size=s), np.float32) for s in ((6,), (64,)))
 
 
 def test_strict_agrees_where_the_default_differs():
-    """By default XLA keeps bfloat16 in float32 within a fusion; a loop's carry is rounded."""
-    rng = np.random.default_rng(2)
-    args = (jnp.asarray(rng.normal(size=s), jnp.bfloat16) for s in ((6,), (64,)))
-    scales, x = args
+    """One block's multiply and the next one's add are one instruction, unless a loop parts them."""
+    scales, x = chain_arguments()
     with pytest.raises(DifferenceError) as caught:
-        assert_bit_identical(bf16_chain, bf16_scan, scales, x)
+        assert_bit_identical(chain, chain_loop, scales, x)
     with pytest.raises(DifferenceError):
-        assert_equivalent(bf16_chain, bf16_scan, scales, x, strict=False)
-    assert_equivalent(bf16_chain, bf16_scan, scales, x)
+        assert_equivalent(chain, chain_loop, scales, x, strict=False)
+    assert_equivalent(chain, chain_loop, scales, x)
     distance = caught.value.difference.max_ulp
     assert isinstance(distance, int)
-    assert_equivalent(bf16_chain, bf16_scan, scales, x, strict=False, max_ulp=distance)
+    assert_equivalent(chain, chain_loop, scales, x, strict=False, max_ulp=distance)
     with pytest.raises(DifferenceError):
-        assert_equivalent(bf16_chain, bf16_scan, scales, x, strict=False, max_ulp=distance - 1)
+        assert_equivalent(chain, chain_loop, scales, x, strict=False, max_ulp=distance - 1)
 
 
 def test_strict_does_what_was_written():
-    """Against numpy, operation by operation, in a dtype that shows every rounding."""
-    rng = np.random.default_rng(3)
-    scales, x = (np.asarray(rng.normal(size=s), jnp.bfloat16) for s in ((6,), (64,)))
-    lowered = jax.jit(bf16_chain).lower(scales, x)
-    compiled = lowered.compile(compiler_options=dict(STRICT_COMPILER_OPTIONS))
-    assert ulp_distance(compiled(scales, x), bf16_chain(scales, x)) == 0
+    """Against numpy, which rounds after every operation."""
+    scales, x = chain_arguments()
+    expected = x
+    for scale in scales:
+        expected = (expected + np.float32(0.3)) * scale
+    lowered = jax.jit(chain).lower(scales, x)
+    options = dict(STRICT_COMPILER_OPTIONS)
+    assert ulp_distance(np.asarray(lowered.compile()(scales, x)), expected) > 0
+    strict = lowered.compile(compiler_options=options)(scales, x)
+    assert ulp_distance(np.asarray(strict), expected) == 0
 
 
 def test_strict_options_reach_the_compiler():
-    def f(x):
-        return jnp.transpose(jnp.transpose(jnp.sin(x)) * 1.0)
-
-    lowered = jax.jit(f).lower(jnp.ones((3, 4)))
-    options = dict(STRICT_COMPILER_OPTIONS)
-    default, strict = lowered.compile(), lowered.compile(compiler_options=options)
-    # algsimp cancels the two transposes and the multiplication by one
-    for opcode in ("transpose", "multiply"):
-        assert count_hlo_instructions(default, opcode=opcode) == 0
-        assert count_hlo_instructions(strict, opcode=opcode) > 0
-    chain = jax.jit(bf16_scan).lower(jnp.ones(6), jnp.ones(64)).compile(compiler_options=options)
-    assert fused_arithmetic(chain) <= 1
-    assert fused_arithmetic(jax.jit(bf16_scan).lower(jnp.ones(6), jnp.ones(64)).compile()) > 1
+    lowered = jax.jit(lambda s, x: chain(s, x * 1.0)).lower(*chain_arguments())
+    default = lowered.compile()
+    strict = lowered.compile(compiler_options=dict(STRICT_COMPILER_OPTIONS))
+    # algsimp drops the multiplication by one; fusion puts the rest into one kernel
+    assert count_hlo_instructions(default, opcode="multiply") == 6
+    assert count_hlo_instructions(strict, opcode="multiply") == 7
+    assert fused_arithmetic(default) == 12
+    assert fused_arithmetic(strict) == 1
 
 
-def fused_arithmetic(compiled) -> int:
+def fused_arithmetic(compiled: jax.stages.Compiled) -> int:
     """The largest number of multiplications and additions in one fused computation."""
-    modules = compiled.runtime_executable().hlo_modules()
-    text = "\n".join(module.to_string() for module in modules)
-    bodies = text.split("\n}\n")
-    return max(body.count(" multiply(") + body.count(" add(") for body in bodies)
+    *fused, _entry = (compiled.as_text() or "").strip().split("\n}\n")
+    return max(body.count(" multiply(") + body.count(" add(") for body in fused)
 
 
 def test_strict_still_tells_different_arithmetic_apart():
@@ -251,7 +251,7 @@ def test_strict_still_tells_different_arithmetic_apart():
         return {"sum": x + (y + z)}
 
     with pytest.raises(DifferenceError) as caught:
-        assert_equivalent(left, right, *(jnp.float32(v) for v in (0.1, 0.2, 0.3)))
+        assert_equivalent(left, right, *(jnp.float32(v) for v in (1.0, 2.0**-24, 2.0**-24)))
     assert caught.value.difference.path == "['sum']"
     assert caught.value.difference.ulp == 1
     assert "strict" in str(caught.value)
@@ -293,10 +293,10 @@ def test_count_equations_is_not_exponential_in_nesting():
         return jax.jit(lambda x: f(x) + f(x))
 
     f = jnp.sin
-    for _ in range(40):
+    for _ in range(12):
         f = double(f)
-    # per level two calls and an add; sin stands 2 ** 40 times
-    assert count_equations(f, 1.0, primitive=primitives.sin_p) == 2**40
+    # per level two calls and an add; sin stands 2 ** 12 times
+    assert count_equations(f, 1.0, primitive=primitives.sin_p) == 2**12
 
 
 def test_hlo_counts_agree_with_the_compiler():

@@ -9,7 +9,7 @@ a Python loop in all of them. n is the number of chunks.
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -127,7 +127,7 @@ def scan_by_hand(body, carry, n: int):
     return lax.scan(body, carry, jnp.arange(n))[0]
 
 
-def with_mode(mode: str) -> Walk:
+def with_mode(mode: Literal["auto", "scan", "unit", "unroll"]) -> Walk:
     """Our arms: the loop, handed to `scan_chunks`."""
 
     def walk(body, carry, n: int):

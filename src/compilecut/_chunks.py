@@ -118,8 +118,7 @@ def scan_chunks(
         - `1` and `1.0` are of different types and make different groups. So do two lambdas.
         - Where `body` uses a captured operand several times, the loop sums its cotangents within
           each chunk first and a plain Python loop in one long sum: gradients can round otherwise.
-          A gradient that is zero in every chunk comes back as `0.0` where a plain loop may give
-          `-0.0`.
+          Over several groups a scan sums within each group first; units keep the plain order.
         - Called outside `jit`, each call traces and compiles anew. Call it from jitted code.
         - JAX makes a constant of a *concrete* array that jitted code closes over. The loop gets
           that constant as an operand, but it stands in the program; pass the array to the jitted

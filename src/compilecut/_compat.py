@@ -16,9 +16,11 @@ from jax._src.lax import lax as lax_internal
 from jax._src.lib.mlir import ir  # pyright: ignore[reportPrivateImportUsage]
 from jax._src.lib.mlir.dialects import func as func_dialect
 from jax._src.random import prng
+from jax._src.shard_map import shard_map_p
 from jax._src.sharding_impls import UnspecifiedValue
 from jax._src.util import weakref_lru_cache
 from jax.experimental import xla_metadata
+from jax.extend.core import primitives as prim
 
 # --- primitives that jax.extend.core.primitives doesn't list
 
@@ -34,6 +36,9 @@ HOST_CALLBACKS = frozenset(
         debugging.debug_print_p,
     }
 )
+
+# Primitives that decide where values live, beyond what an output's type says.
+PLACING = frozenset({prim.sharding_constraint_p, shard_map_p})
 
 # --- equations
 

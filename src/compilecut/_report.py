@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import io
+import re
 from typing import Any
 
 import rich.box
@@ -127,4 +128,6 @@ class Report:
 def source_line(eqn: Any) -> str:
     """Returns the user's `file:line` of an equation, or nothing where JAX kept none."""
     summary = source_info_util.summarize(eqn.source_info)
-    return "" if summary.startswith("<unknown>") else summary.split(" ")[0].split("/")[-1]
+    # "path:line (function)" or "path:line:column (function)", depending on the Python version.
+    found = re.match(r"(?:.*[/\\])?([^/\\:]+:\d+)", summary)
+    return found.group(1) if found else ""

@@ -41,8 +41,11 @@ def raw(value: np.ndarray) -> np.ndarray:
 
 
 def to_array(value: np.ndarray, aval: Any) -> Any:
-    """Returns a traced or concrete array for raw data: keys are wrapped again."""
-    if _is_key_dtype(aval.dtype):
+    """Returns a traced or concrete array for raw data: keys are wrapped again.
+
+    A key that is an argument of the init comes as what it is.
+    """
+    if _is_key_dtype(aval.dtype) and not _is_key_dtype(value.dtype):
         return jax.random.wrap_key_data(value, impl=_compat.key_impl(aval.dtype))
     return value
 

@@ -16,12 +16,14 @@ class Places:
 
     Attributes:
         leaves: per flat output, its sharding; `None` leaves it to JAX's default device.
+        asked: whether the user gave shardings.
         spread: whether some leaf lives on more than one device or is asked to.
         device: the one device that the arguments are committed to, if any.
         unclear: set when JAX would choose (arguments sharded over devices, no `out_shardings`).
     """
 
     leaves: tuple[Sharding | None, ...]
+    asked: bool = False
     spread: bool = False
     device: Sharding | None = None
     unclear: bool = False
@@ -47,8 +49,8 @@ def resolve(out_shardings: Any, out_tree: Any, avals: Sequence[Any], arguments: 
     if any(s is not None for s in asked):
         leaves = _fill(asked)
         _check_tiling(leaves, out_tree, avals)
-        return Places(leaves=leaves, spread=True)
-    return _implied(len(avals), arguments)
+        return Places(leaves=leaves, asked=True, spread=True)
+    return _implied(avals, arguments)
 
 
 def _flatten_prefix(out_shardings: Any, out_tree: Any) -> list[Sharding | None]:
@@ -103,18 +105,23 @@ def leaf_paths(tree: Any) -> list[str]:
     return [jax.tree_util.keystr(path) for path, _ in with_paths]
 
 
-def _implied(count: int, arguments: Iterable[Any]) -> Places:
-    """Results follow committed arguments, as under `jax.jit`."""
+def _implied(avals: Sequence[Any], arguments: Iterable[Any]) -> Places:
+    """Results follow committed arguments, and explicit axes in their types, as under `jax.jit`."""
     found = {s for s in map(_committed_to, arguments) if s is not None}
     spread = [s for s in found if len(s.device_set) > 1]
-    if not spread:
+    typed = any(not aval.sharding.mesh.empty for aval in avals)
+    if not spread and not typed:
         device = next((SingleDeviceSharding(*s.device_set) for s in found), None)
-        return Places(leaves=(device,) * count, device=device)
-    named = next((s for s in spread if isinstance(s, NamedSharding)), None)
-    if named is None or not all(s.is_fully_replicated for s in found):
-        return Places(leaves=(None,) * count, unclear=True)
-    everywhere = NamedSharding(named.mesh, PartitionSpec())
-    return Places(leaves=(everywhere,) * count, spread=True)
+        return Places(leaves=(device,) * len(avals), device=device)
+    mesh = next((s.mesh for s in spread if isinstance(s, NamedSharding)), jax.sharding.get_mesh())
+    if mesh.empty or not all(s.is_fully_replicated for s in found):
+        return Places(leaves=(None,) * len(avals), unclear=True)
+    leaves = tuple(NamedSharding(mesh, _typed_spec(aval)) for aval in avals)
+    return Places(leaves=leaves, spread=True)
+
+
+def _typed_spec(aval: Any) -> PartitionSpec:
+    return PartitionSpec() if aval.sharding.mesh.empty else aval.sharding.spec
 
 
 def _committed_to(argument: Any) -> Sharding | None:

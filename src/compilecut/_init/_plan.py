@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _compat
 from .._jaxpr import Equation, call_effects, flatten
 from .._report import Skip, SkipReason, source_line
 from ._draw import Layout, can_share, largest_block, lay_out
@@ -68,6 +69,10 @@ def _refusal(equations: Sequence[Equation], places: Places) -> Skip | None:
     for eqn in call_effects(equations):
         detail = f"`{eqn.primitive}` talks to the host, and how often it does so is part of it"
         return Skip(reason=SkipReason.EFFECT, detail=detail, where=source_line(eqn))
+    for eqn in equations:
+        if not places.asked and eqn.primitive in _compat.PLACING:
+            detail = f"`{eqn.primitive}` places values and `out_shardings` isn't given: JAX chooses"
+            return Skip(reason=SkipReason.PLACES, detail=detail, where=source_line(eqn))
     if places.unclear:
         detail = "the arguments are sharded and `out_shardings` isn't given: JAX chooses"
         return Skip(reason=SkipReason.PLACES, detail=detail, where="")
