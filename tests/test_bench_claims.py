@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import chunks as bench_chunks
 import init as bench_init
@@ -20,7 +21,7 @@ MEASURES = ("cold", "compile", "compile_sum", "steady", "run_peak_growth", "outp
 def as_if_run(rows: list[Row]) -> Record:
     """A record with a sample for each row and size, all measures 1."""
     cells = [(row.workload, row.arm, n) for row in rows for n in row.sizes]
-    measures = dict.fromkeys(MEASURES, 1.0)
+    measures: dict[str, Any] = dict.fromkeys(MEASURES, 1.0)
     samples = [
         Sample(workload=w, arm=arm, n=n, status="ok", measures=measures) for w, arm, n in cells
     ]

@@ -203,7 +203,7 @@ def test_sharded_operands_cost_no_more_collectives_than_unrolled(mode):
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_units_give_way_to_a_scan_for_sharded_operands(kind):
-    weights, chunks = sharded_arguments(3, mesh_of(kind))
+    _, chunks = sharded_arguments(3, mesh_of(kind))
 
     def program(chunks):
         return scan_chunks(lambda c, x: (c + x.sum(), None), 0.0, chunks, mode="unit")[0]

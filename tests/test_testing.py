@@ -1,8 +1,9 @@
 """The assertions pass where they should, fail where they should, and say where and by how much."""
 
+import contextlib
 import functools
 import threading
-import warnings
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -227,14 +228,26 @@ def test_strict_does_what_was_written():
 
 
 def test_strict_options_reach_the_compiler():
-    lowered = jax.jit(lambda s, x: chain(s, x * 1.0)).lower(*chain_arguments())
+    lowered = jax.jit(lambda s, x: jax.lax.neg(jax.lax.neg(chain(s, x)))).lower(*chain_arguments())
     default = lowered.compile()
     strict = lowered.compile(compiler_options=dict(STRICT_COMPILER_OPTIONS))
-    # algsimp drops the multiplication by one; fusion puts the rest into one kernel
-    assert count_hlo_instructions(default, opcode="multiply") == 6
-    assert count_hlo_instructions(strict, opcode="multiply") == 7
+    # algsimp cancels the two negations; fusion puts the chain into one kernel
+    assert count_hlo_instructions(default, opcode="negate") == 0
+    assert count_hlo_instructions(strict, opcode="negate") == 2
     assert fused_arithmetic(default) == 12
     assert fused_arithmetic(strict) == 1
+
+
+def test_strict_programs_stay_small():
+    """Without algsimp, reshape-mover would not settle: 877 instructions here on jaxlib 0.10.2."""
+
+    def f(x, w):
+        return jnp.sum(jnp.tanh(jnp.tanh(x @ w) @ w.T))
+
+    args = (jnp.ones(s, jnp.bfloat16) for s in ((17, 24), (24, 48)))
+    lowered = jax.jit(jax.grad(f, argnums=(0, 1))).lower(*args)
+    strict = lowered.compile(compiler_options=dict(STRICT_COMPILER_OPTIONS))
+    assert count_hlo_instructions(strict) < 300
 
 
 def fused_arithmetic(compiled: jax.stages.Compiled) -> int:
@@ -302,7 +315,8 @@ def test_count_equations_is_not_exponential_in_nesting():
 def test_hlo_counts_agree_with_the_compiler():
     grad = jax.jit(jax.grad(scanned))
     compiled = grad.lower(*arguments(jnp.float32)).compile()
-    modules = compiled.runtime_executable().hlo_modules()
+    executable: Any = compiled.runtime_executable()
+    modules = executable.hlo_modules()
     expected = sum(len(c.instructions()) for m in modules for c in m.computations())
     assert count_hlo_instructions(compiled) == expected > 100
 
@@ -353,7 +367,7 @@ def test_contexts_nest_and_stop():
         programs[0](x)
         with count_compiles() as inner:
             programs[1](x)
-        with pytest.raises(RuntimeError), count_compiles() as failed:
+        with contextlib.suppress(RuntimeError), count_compiles() as failed:
             programs[2](x)
             raise RuntimeError
     programs[3](x)
@@ -408,6 +422,6 @@ def test_a_program_from_the_persistent_cache_is_a_hit_not_a_program(cache_dir):
 
 
 def test_survives_a_block_that_clears_all_listeners():
-    with warnings.catch_warnings(), count_compiles() as counts:
+    with count_compiles() as counts:
         jax.monitoring.clear_event_listeners()
     assert counts.programs == 0
