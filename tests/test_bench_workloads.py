@@ -93,3 +93,10 @@ def test_an_arm_is_one_call():
         "runs",
         "compare",
     }
+
+
+def test_default_mode_is_the_scan_arm():
+    """`bench/chunks.py` measures `auto` alone, on the strength of this."""
+    calls = [arms_of("chunks")[mode](2) for mode in ("auto", "scan")]
+    auto, scan = (jax.jit(c.function).lower(*c.args).as_text() for c in calls)
+    assert auto == scan

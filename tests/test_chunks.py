@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.extend.core import primitives as prim
 
+from compilecut import _compat
 from compilecut._chunks import scan_chunks
 from compilecut._jaxpr import sub_jaxprs
 from compilecut._units import unit_support
@@ -376,8 +377,8 @@ def test_units_are_one_callee():
 
     def functions(n):
         text = jax.jit(gradient).lower(jnp.ones((3, 2)), batches(*[4] * n)).as_text()
-        calls = [line for line in text.splitlines() if "compilation_unit" in line]
-        return len(calls), text.count("func.func")
+        calls = [line for line in text.splitlines() if "call @" in line]
+        return sum("compilation_unit" in line for line in calls), text.count("func.func")
 
     calls_4, functions_4 = functions(4)
     calls_16, functions_16 = functions(16)
@@ -398,7 +399,10 @@ def test_only_the_blocks_are_tagged_even_with_jits_inside_and_derivatives():
         return scan_chunks(lambda c, x: (c + inner(x * w).sum(), None), 0.0, chunks, mode="unit")[0]
 
     text = jax.jit(jax.grad(loss)).lower(jnp.ones(3), [jnp.ones(3)] * 3).as_text()
-    assert sum("compilation_unit" in line for line in text.splitlines()) == 2 * 3
+    calls = [line for line in text.splitlines() if "call @" in line]
+    # On jax 0.10 the tag would go into `relu`, whose rule has to stay: such a body is scanned.
+    expected = 2 * 3 if _compat.xla_metadata_call is not None else 0
+    assert sum("compilation_unit" in line for line in calls) == expected
 
 
 def test_nothing_is_stacked_for_units():

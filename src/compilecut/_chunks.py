@@ -67,7 +67,8 @@ def scan_chunks(
         mode: how a group of two or more runs. `"scan"`: its data are stacked and run in one
             `jax.lax.scan`. `"unit"`: every chunk calls one block that XLA compiles once, and
             nothing is stacked; where XLA has no such blocks, or operands are known to be sharded,
-            that is `"scan"`. `"unroll"`: as written, so that an A/B is one flag. `"auto"`: above.
+            that is `"scan"`, and so it is on jax 0.10 for a body with loops or a `remat` in it.
+            `"unroll"`: as written, so that an A/B is one flag. `"auto"`: above.
         remat: `None`, `True`, or a policy of `jax.checkpoint_policies`: checkpoints each chunk, so
             that the backward pass computes its intermediate values again instead of keeping them.
         unroll: as in `jax.lax.scan`; only `"scan"` looks at it.
@@ -119,6 +120,8 @@ def scan_chunks(
         - Where `body` uses a captured operand several times, the loop sums its cotangents within
           each chunk first and a plain Python loop in one long sum: gradients can round otherwise.
           Over several groups a scan sums within each group first; units keep the plain order.
+        - With sharded operands a loop communicates once per chunk. XLA can combine the reduces of
+          chunks that are written out.
         - Called outside `jit`, each call traces and compiles anew. Call it from jitted code.
         - JAX makes a constant of a *concrete* array that jitted code closes over. The loop gets
           that constant as an operand, but it stands in the program; pass the array to the jitted
@@ -205,6 +208,8 @@ class _Run:
             return "scan"
         operands = (*step.block.captured, *carry.leaves, *group.operands())
         if _units.known_sharded(operands) or not _units.unit_support():
+            return "scan"
+        if not _units.can_be_unit(step.block.jaxpr):
             return "scan"
         return "unit"
 

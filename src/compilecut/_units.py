@@ -6,19 +6,27 @@ undocumented and may change, so support is detected by looking at what XLA made 
 once per process and backend. XLA shares the passes, not the machine code, so a block that is slow
 in LLVM (random numbers) gains little.
 
-The calls themselves are tagged in `_compat.py`; what uses them is `_chunking/_emit.py`.
+The tag has to be on the call alone. `xla_metadata_call` (jax 0.11 on) does just that. Before, there
+is only a context, which also tags every call inside, in derivatives too: there a block must have
+no calls inside once its plain ones are opened, or it can't be a unit.
 """
 
+import dataclasses
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
+from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend.core import primitives as prim
 
 from . import _compat
+from ._jaxpr import evaluate, flatten, sub_jaxprs
+
+Function = Callable[..., list[Any]]
 
 
 def unit_support() -> bool:
@@ -28,7 +36,7 @@ def unit_support() -> bool:
 
 @functools.cache
 def _keeps_tagged_calls(backend: str) -> bool:
-    unit = _compat.unit_call(lambda x: [jnp.sin(x) * x], "probe")
+    unit = unit_call(lambda x: [jnp.sin(x) * x], "probe")
 
     def twice(x):
         return unit(unit(x)[0])[0]
@@ -38,6 +46,59 @@ def _keeps_tagged_calls(backend: str) -> bool:
         spec = jax.ShapeDtypeStruct((8,), jnp.float32)
         hlo = jax.jit(twice, backend=None).lower(spec).compile().as_text() or ""
     return len(re.findall(r" call\(.*compilation_unit", hlo)) == 2
+
+
+def can_be_unit(jaxpr: Any) -> bool:
+    """Says whether a block can be tagged on this JAX without tagging calls inside it."""
+    return _compat.xla_metadata_call is not None or _no_calls_left(jaxpr)
+
+
+def _no_calls_left(jaxpr: Any) -> bool:
+    return all(_opens(eqn) for eqn in jaxpr.eqns)
+
+
+def _opens(eqn: Any) -> bool:
+    inner = list(sub_jaxprs(eqn.params))
+    if eqn.primitive is prim.jit_p and _compat.jit_only_groups(eqn.params):
+        return all(map(_no_calls_left, inner))
+    if eqn.primitive in _RULED:
+        return not any(any(sub_jaxprs(deep.params)) for body in inner for deep in body.eqns)
+    return not inner  # a loop's body may lower to a call
+
+
+_RULED = frozenset({prim.custom_jvp_call_p, prim.custom_vjp_call_p})
+
+
+def unit_call(function: Function, name: str) -> Function:
+    """Wraps a function of flat arrays so that XLA compiles all its calls as one unit.
+
+    The function must be one of which `can_be_unit` says so.
+    """
+    if _compat.xla_metadata_call is not None:
+        return _compat.xla_metadata_call(function, compilation_unit=name)
+    opened: dict[Any, Function] = {}
+
+    def call(*args: Any) -> list[Any]:
+        types = tuple(map(jax.typeof, args))
+        if types not in opened:
+            opened[types] = _without_calls(function, name, args)
+        with set_xla_metadata(compilation_unit=name):
+            return opened[types](*args)
+
+    return call
+
+
+def _without_calls(function: Function, name: str, args: tuple[Any, ...]) -> Function:
+    """Jits a function with the plain calls inside it opened."""
+    program = flatten(jax.make_jaxpr(function)(*args), keep_rules=True)
+    equations = [dataclasses.replace(eqn, scope=None) for eqn in program.equations]
+
+    def opened(*arrays: Any) -> list[Any]:
+        env = {**program.constants, **dict(zip(program.arguments, arrays, strict=True))}
+        return evaluate(equations, env, program.outputs)
+
+    opened.__name__ = opened.__qualname__ = name
+    return jax.jit(opened)
 
 
 def known_sharded(values: Iterable[Any]) -> bool:

@@ -88,8 +88,11 @@ def trace_block(
     def flat(*leaves: Any) -> list[Any]:
         try:
             result = body(jax.tree.unflatten(carry_tree, leaves[:n]), form.rebuild(leaves[n:]))
-        except jax.errors.JAXTypeError as error:  # a tracer where a Python value was needed
-            error.add_note(_errors.ADVICE_ABOUT_NUMBERS)
+        except TypeError as error:
+            # A tracer where a Python value was needed. JAX has a class for it, and doesn't always
+            # use it (not for shapes).
+            if isinstance(error, jax.errors.JAXTypeError) or "Tracer" in str(error):
+                error.add_note(_errors.ADVICE_ABOUT_NUMBERS)
             raise
         carry_leaves, out_leaves, out_tree = _take_result(body, result, carry_tree)
         trees.append(out_tree)

@@ -51,7 +51,9 @@ def is_wider(accum_dtype: Any, dtype: Any) -> bool:
     """Says whether every value of the float type `dtype` is one of `accum_dtype`."""
     if accum_dtype is None or not jnp.issubdtype(dtype, jnp.floating):
         return False
-    return jnp.promote_types(dtype, accum_dtype) == accum_dtype
+    # Not by `promote_types`, which refuses to compare under strict promotion.
+    narrow, wide = jnp.finfo(dtype), jnp.finfo(accum_dtype)
+    return wide.nmant >= narrow.nmant and wide.maxexp >= narrow.maxexp
 
 
 def widen(value: Any, accum_dtype: Any) -> Any:

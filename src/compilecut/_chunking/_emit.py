@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .. import _compat
+from .. import _units
 from ._block import Block, Step
 from ._carry import Carry, conform
 from ._groups import Group, stack_leaves
@@ -24,7 +24,7 @@ def make_step(block: Block, shared: Shared, name: str) -> Step:
         after = [conform(*pair) for pair in zip(results[:n_carry], carry, strict=True)]
         return [*after, *results[n_carry:]]
 
-    return Step(block=block, operands=operands, run=run, unit=_compat.unit_call(run, name))
+    return Step(block=block, operands=operands, run=run, unit=_units.unit_call(run, name))
 
 
 def run_scan(

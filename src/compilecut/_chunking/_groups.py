@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -118,6 +118,8 @@ def consecutive(chunks: Sequence[Chunk]) -> list[Group]:
 
 def along_leading_axis(chunks: Any) -> Stacked:
     """Returns the one group that a stacked pytree is; its statics are every chunk's."""
+    if isinstance(chunks, Iterator):  # JAX would warn of it, and take it for a leaf
+        raise _errors.chunks_hold_no_arrays(chunks)
     flat, tree = jax.tree_util.tree_flatten_with_path(chunks)
     named = [("chunks" + jax.tree_util.keystr(key), leaf) for key, leaf in flat]
     arrays = [(name, leaf, type_of(leaf, name)) for name, leaf in named if is_data(leaf)]

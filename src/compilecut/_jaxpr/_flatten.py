@@ -21,11 +21,17 @@ from ._freeze import freeze, freeze_equation
 from ._program import Equation, Literal, Operand, Passed, Program, Scope, Value
 
 
-def flatten(closed: jex_core.ClosedJaxpr) -> Program:
-    """Returns the program of a closed jaxpr, with plain inner calls opened."""
+def flatten(closed: jex_core.ClosedJaxpr, *, keep_rules: bool = False) -> Program:
+    """Returns the program of a closed jaxpr, with plain inner calls opened.
+
+    Args:
+        closed: the jaxpr.
+        keep_rules: leave calls with derivative rules of their own closed (`custom_jvp`,
+            `custom_vjp`, `remat`), so that the program can still be differentiated.
+    """
     body, consts = _open(closed)
     arguments = tuple(Value(v.aval) for v in body.invars)
-    flattener = _Flattener()
+    flattener = _Flattener(_RULED if keep_rules else frozenset())
     outputs = flattener.call(body, consts, arguments, None)
     return Program(arguments, flattener.constants, flattener.equations, tuple(outputs))
 
@@ -33,6 +39,7 @@ def flatten(closed: jex_core.ClosedJaxpr) -> Program:
 _Body = tuple[Any, Iterable[Any]]
 # These become calls in the lowered program; the other openers lower to their bodies in place.
 _CALLS = frozenset({prim.jit_p, prim.closed_call_p})
+_RULED = frozenset({prim.custom_jvp_call_p, prim.custom_vjp_call_p, prim.remat_p})
 _OPENERS: dict[jex_core.Primitive, Callable[[dict[str, Any]], _Body | None]] = {}
 
 
@@ -73,7 +80,8 @@ def _open(jaxpr: Any) -> _Body:
 class _Flattener:
     """Collects equations and constants while it walks into calls."""
 
-    def __init__(self):
+    def __init__(self, closed: frozenset[jex_core.Primitive]):
+        self._closed = closed
         self.equations: list[Equation] = []
         self.constants: dict[Value, Any] = {}
         self._const_values: dict[int, Value] = {}
@@ -92,8 +100,7 @@ class _Flattener:
 
         for eqn in body.eqns:
             operands = [read(atom) for atom in eqn.invars]
-            opener = _OPENERS.get(eqn.primitive)
-            inner = opener(eqn.params) if opener is not None else None
+            inner = self._inner(eqn)
             # A tag on the call (compilation_unit, say) would be lost with the call: keep it closed.
             if inner is None or eqn.ctx.xla_metadata or len(inner[0].invars) != len(operands):
                 results: Iterable[Operand] = self._append(eqn, tuple(operands), scope)
@@ -104,6 +111,10 @@ class _Flattener:
                 results = self.call(inner[0], inner[1], operands, scope)
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(atom) for atom in body.outvars]
+
+    def _inner(self, eqn: Any) -> _Body | None:
+        opener = None if eqn.primitive in self._closed else _OPENERS.get(eqn.primitive)
+        return None if opener is None else opener(eqn.params)
 
     def _pass(self, operands: Iterable[Operand], scope: Scope) -> list[Operand]:
         return [
