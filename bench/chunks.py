@@ -29,7 +29,7 @@ def rows(n: int, flat: tuple[int, ...], repeat: int) -> list[Row]:
     return [
         Row(workload="chunks", arm="loop", sizes=(n,), repeat=slow),
         Row(workload="chunks", arm="lax.scan", sizes=(n,), repeat=slow),
-        Row(workload="chunks", arm="unit", sizes=(flat[0],), repeat=1),
+        Row(workload="chunks", arm="unit", sizes=tuple(sorted({flat[0], n})), repeat=slow),
         Row(workload="chunks", arm="auto", sizes=sizes, repeat=repeat),
     ]
 
@@ -43,7 +43,7 @@ def figures_of(record: Record, n: int, flat: tuple[int, ...]) -> list[Figure]:
         figures.less(record, "chunks", n, "loop", "auto", "cold"),
         figures.less(record, "chunks", n, "loop", "lax.scan", "compile"),
         figures.less(record, "chunks", n, "loop", "auto", "steady"),
-        figures.less(record, "chunks", flat[0], "unit", "auto", "compile"),
+        figures.less(record, "chunks", n, "loop", "unit", "compile"),
     ]
 
 

@@ -67,7 +67,5 @@ def test_tiny_bench_runs_from_end_to_end(tmp_path: Path, bench: str):
     assert done.returncode == 0, done.stdout + done.stderr
     record = records.load(out)
     assert not record.problems
-    measured = [figure["measured"] is not None for figure in record.figures]
-    # The unit arm may run into its timeout; everything else has to be there.
-    assert sum(measured) >= len(measured) - 1
+    assert all(figure["measured"] is not None for figure in record.figures)
     assert "Figures" in done.stdout

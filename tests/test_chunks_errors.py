@@ -102,7 +102,7 @@ def test_an_integer_too_large():
 
 def test_statics_that_can_not_be_compared():
     class Odd:
-        def __eq__(self, other):
+        def __eq__(self, other):  # pyright: ignore[reportIncompatibleMethodOverride]
             return np.array([True, False])
 
         __hash__ = None  # pyright: ignore[reportAssignmentType]

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src import compiler
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -71,13 +72,13 @@ def test_captured_arguments_make_no_constants(mode):
 def test_captured_arrays_are_arguments_when_called_eagerly(mode, monkeypatch):
     captured = jnp.linspace(0.1, 9.9, 1000)
     lowered = []
-    original = jax._src.compiler.backend_compile_and_load
+    original = compiler.backend_compile_and_load
 
     def spy(backend, module, *args, **kwargs):
         lowered.append(str(module))
         return original(backend, module, *args, **kwargs)
 
-    monkeypatch.setattr(jax._src.compiler, "backend_compile_and_load", spy)
+    monkeypatch.setattr(compiler, "backend_compile_and_load", spy)
     chunks = [jnp.float32(i) for i in range(3)]
     scan_chunks(lambda c, s: (c + captured * s, None), jnp.zeros(1000), chunks, mode=mode)
     assert lowered or mode == "unroll"

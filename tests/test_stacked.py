@@ -1,6 +1,8 @@
 """`stacked_init` returns what `jax.jit` returns, however the init is written."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +17,9 @@ pytestmark = pytest.mark.quick
 KEY = jax.random.key(7)
 
 
-def assert_same(init, *args, **options):
+def assert_same(init: Callable[..., Any], *args: Any) -> cc.StackedInit:
     """Demands what `jax.jit(init)` gives, to the last bit, and returns the wrapped function."""
-    wrapped = cc.stacked_init(init, **options)
+    wrapped = cc.stacked_init(init)
     result, expected = wrapped(*args), jax.jit(init)(*args)
     assert first_difference(result, expected) is None, first_difference(result, expected)
     for mine, theirs in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):

@@ -1,5 +1,8 @@
 """Init functions of the libraries people use, as they write them."""
 
+from collections.abc import Callable
+from typing import Any
+
 import equinox as eqx
 import flax.linen as nn
 import haiku as hk
@@ -16,7 +19,7 @@ pytestmark = [pytest.mark.quick, pytest.mark.standard_promotion]
 LAYERS, WIDTH = 4, 8
 
 
-def assert_same(init, *args):
+def assert_same(init: Callable[..., Any], *args: Any) -> cc.Report:
     wrapped = cc.stacked_init(init)
     difference = first_difference(wrapped(*args), jax.jit(init)(*args))
     assert difference is None, difference

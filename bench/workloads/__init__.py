@@ -70,11 +70,10 @@ _CHUNKS = Workload(
     equal=(("scan", "unit", "auto"),),
     may_match=(("scan", "auto", "lax.scan"), ("unit", "auto")),
     arms=(
-        Arm(name="loop", quick=(4,), full=(2, 4, 8), hint=(6.0, 8.0)),
+        Arm(name="loop", quick=(8,), full=(2, 4, 8), hint=(6.0, 8.0)),
         Arm(name="lax.scan", quick=(), full=_SIZES, hint=(0.05, 12.0)),
-        Arm(name="scan", quick=(4,), full=_SIZES, hint=(0.05, 12.0)),
-        # XLA shares a unit's passes but not its machine code: minutes, whatever n.
-        Arm(name="unit", quick=(), full=(2,), hint=(0.1, 12.0)),
+        Arm(name="scan", quick=(8,), full=_SIZES, hint=(0.05, 12.0)),
+        Arm(name="unit", quick=(), full=(2, 8), hint=(1.0, 10.0)),
         Arm(name="auto", quick=(), full=(8,), hint=(0.1, 12.0)),
     ),
 )

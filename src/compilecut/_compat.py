@@ -8,9 +8,9 @@ from typing import Any
 import jax
 from jax._src import callback, core, debugging, dispatch
 from jax._src.lax import lax as lax_internal
+from jax._src.named_sharding import UnspecifiedValue
 from jax._src.random import prng
 from jax._src.shard_map import shard_map_p
-from jax._src.sharding_impls import UnspecifiedValue
 from jax.experimental import xla_metadata
 from jax.extend.core import primitives as prim
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal, overload
 
 import jax
+from jax.core import Tracer
 
 from . import _compat, _errors
 from ._bits import first_difference
@@ -63,6 +64,7 @@ def stacked_init(
 
     ```python
     import jax
+    from jax.core import Tracer
     import compilecut as cc
 
     @cc.stacked_init
@@ -124,6 +126,7 @@ def stacked_sites(
 
     ```python
     import jax
+    from jax.core import Tracer
     import compilecut as cc
 
     def site(key, width):
@@ -316,4 +319,4 @@ class CompiledInit:
 
 
 def _is_tracer(leaf: Any) -> bool:
-    return isinstance(leaf, jax.core.Tracer)
+    return isinstance(leaf, Tracer)

@@ -3,13 +3,13 @@
 import math
 from typing import Any
 
+from .._jaxpr import is_key
 from .._report import Repeat, Report, source_line
 from ._group import Group
 from ._keys import device_calls
 from ._places import leaf_paths
 from ._plan import Plan
 from ._programs import distinct_views
-from ._split import is_key
 
 
 def explain_plan(name: str, plan: Plan, tree: Any) -> Report:
@@ -61,4 +61,4 @@ def _where(group: Group) -> str:
 
 
 def _draws(group: Group) -> bool:
-    return any(is_key(value.aval) for value in group.pattern.inputs)
+    return any(is_key(value.aval.dtype) for value in group.pattern.inputs)

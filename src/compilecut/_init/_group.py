@@ -7,7 +7,7 @@ which leaves the results go to, is free.
 """
 
 import dataclasses
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 
 from .._jaxpr import Literal, Operand, Passed, Program, Scope, Value, freeze
 from ._split import Site
@@ -29,7 +29,7 @@ class Group:
         return self.members[0]
 
 
-def group_sites(program: Program, sites: Iterable[Site], kinds: list[Hashable]) -> list[Group]:
+def group_sites(program: Program, sites: Iterable[Site], kinds: Sequence[Hashable]) -> list[Group]:
     """Groups sites by computation, in order of first appearance.
 
     Args:

@@ -17,14 +17,14 @@ from jax.extend.core import Primitive
 from jax.extend.core import primitives as prim
 
 from .. import _compat
-from .._jaxpr import Equation, Literal, Operand, Value, resolve
+from .._jaxpr import Equation, Literal, Operand, Value, is_key, resolve
 
 Host = dict[Value, np.ndarray]
 
 
 def to_host(array: Any, aval: Any) -> np.ndarray:
     """Returns an argument as a host array; typed keys become opaque elements."""
-    if _is_key_dtype(aval.dtype):
+    if is_key(aval.dtype):
         return _as_keys(np.asarray(jax.random.key_data(array)))
     return np.asarray(array, dtype=aval.dtype)
 
@@ -40,12 +40,12 @@ def raw(value: np.ndarray) -> np.ndarray:
     return key_words(value) if value.dtype.kind == "V" else value
 
 
-def to_array(value: np.ndarray, aval: Any) -> Any:
+def to_array(value: Any, aval: Any) -> Any:
     """Returns a traced or concrete array for raw data: keys are wrapped again.
 
     A key that is an argument of the init comes as what it is.
     """
-    if _is_key_dtype(aval.dtype) and not _is_key_dtype(value.dtype):
+    if is_key(aval.dtype) and not is_key(value.dtype):
         return jax.random.wrap_key_data(value, impl=_compat.key_impl(aval.dtype))
     return value
 
@@ -92,14 +92,14 @@ def lower_call(eqn: Equation, sharding: Any) -> Any:
         with eqn.ctx.manager:
             results = eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(eqn.params))
         results = results if eqn.primitive.multiple_results else [results]
-        return [jax.random.key_data(r) if _is_key_dtype(r.dtype) else r for r in results]
+        return [jax.random.key_data(r) if is_key(r.dtype) else r for r in results]
 
     return jax.jit(key_arithmetic).lower(*(raw_struct(aval, sharding) for aval in avals))
 
 
 def raw_struct(aval: Any, sharding: Any) -> jax.ShapeDtypeStruct:
     """Returns the type of the raw data of a value."""
-    if _is_key_dtype(aval.dtype):
+    if is_key(aval.dtype):
         words = _compat.key_impl(aval.dtype).key_shape
         return jax.ShapeDtypeStruct((*aval.shape, *words), np.uint32, sharding=sharding)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
@@ -115,13 +115,9 @@ def _read(host: Host, operand: Operand) -> np.ndarray:
 def _on_device(eqn: Equation, operands: list[np.ndarray], call: Callable[..., Any]):
     results = [np.asarray(result) for result in call(*map(raw, operands))]
     return [
-        _as_keys(r) if _is_key_dtype(v.aval.dtype) else r
+        _as_keys(r) if is_key(v.aval.dtype) else r
         for r, v in zip(results, eqn.outputs, strict=True)
     ]
-
-
-def _is_key_dtype(dtype: Any) -> bool:
-    return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def _as_keys(words: np.ndarray) -> np.ndarray:

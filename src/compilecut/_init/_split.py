@@ -19,12 +19,21 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax.extend.core import primitives as prim
 
 from .. import _compat
-from .._jaxpr import Equation, Literal, Operand, Program, Value, live_equations, resolve, sub_jaxprs
+from .._jaxpr import (
+    Equation,
+    Literal,
+    Operand,
+    Program,
+    Value,
+    is_key,
+    live_equations,
+    resolve,
+    sub_jaxprs,
+)
 from ._views import View, find_views
 
 # Key arithmetic is scalars and key arrays. Above this many elements it isn't "small".
@@ -187,7 +196,7 @@ class _Facts:
         found = set()
         for index, eqn in enumerate(self.equations):
             if index in self.host:
-                live.update(v for v in eqn.outputs if is_key(v.aval))
+                live.update(v for v in eqn.outputs if is_key(v.aval.dtype))
                 continue
             if eqn.primitive is prim.random_bits_p or not live.isdisjoint(eqn.inputs):
                 found.add(index)
@@ -278,16 +287,11 @@ def _draw(eqn: Equation) -> Draw:
     )
 
 
-def is_key(aval: Any) -> bool:
-    """Says whether an abstract value is a typed key or an array of them."""
-    return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
-
-
 def _is_small_integer(operand: Operand) -> bool:
     aval = operand.aval
     if not hasattr(aval, "shape") or math.prod(aval.shape) > _LARGEST_KEY_ARRAY:
         return False
-    return is_key(aval) or np.dtype(aval.dtype).kind in "iub"
+    return is_key(aval.dtype) or np.dtype(aval.dtype).kind in "iub"
 
 
 def _eligible(operand: Operand, eligible: set[Operand]) -> bool:
@@ -300,4 +304,6 @@ def _is_key_arithmetic(eqn: Equation) -> bool:
 
 
 def _handles_keys(eqn: Equation) -> bool:
-    return eqn.primitive is _compat.random_unwrap_p or any(is_key(v.aval) for v in eqn.outputs)
+    return eqn.primitive is _compat.random_unwrap_p or any(
+        is_key(v.aval.dtype) for v in eqn.outputs
+    )

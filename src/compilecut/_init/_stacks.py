@@ -6,8 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from .. import _compat
+from .._jaxpr import is_key
 from ._places import leaf_paths, stacked, unstacked
 from ._plan import Plan
 
@@ -56,7 +58,7 @@ class Stacks:
 
 
 def _take(stack: jax.Array, index: int) -> jax.Array:
-    if isinstance(stack, jax.core.Tracer):
+    if isinstance(stack, Tracer):
         return stack[index]
     # The index is an argument: one program per shape, not one per index.
     return _taker(unstacked(stack.sharding) if stack.committed else None)(stack, index)
@@ -148,7 +150,7 @@ def _empty(like: jax.ShapeDtypeStruct) -> jax.Array:
 
 @functools.cache
 def _emptier(like: jax.ShapeDtypeStruct):
-    if jax.dtypes.issubdtype(like.dtype, jax.dtypes.prng_key):
+    if is_key(like.dtype):
         return lambda: _key_zeros(like)
     return jax.jit(lambda: jnp.zeros(like.shape, like.dtype), out_shardings=like.sharding)
 

@@ -87,7 +87,7 @@ def lower_view(view: View, sharding: Any) -> Any:
             if eqn.primitive is _compat.unstack_p:
                 piece = jax.lax.squeeze(piece, (eqn.params["axis"],))
             else:
-                env = {eqn.inputs[0]: piece}
+                env: dict[Any, Any] = {eqn.inputs[0]: piece}
                 (piece,) = evaluate([dataclasses.replace(eqn, scope=None)], env, eqn.outputs)
         return piece
 

@@ -31,6 +31,9 @@ from ._program import (
     Value as Value,
 )
 from ._program import (
+    is_key as is_key,
+)
+from ._program import (
     resolve as resolve,
 )
 from ._walk import (

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
+from jax.core import Tracer
 from jax.extend import source_info_util
 
 from ._program import Equation, Literal, Operand, Passed, Scope, Value
@@ -102,7 +103,7 @@ def _parameters(equations: Sequence[Equation], scope: Scope, env: Env) -> list[V
                 operand = operand.target
             if isinstance(operand, Literal) or operand in made:
                 continue
-            if isinstance(operand, Passed) or isinstance(env.get(operand), jax.core.Tracer):
+            if isinstance(operand, Passed) or isinstance(env.get(operand), Tracer):
                 taken[operand] = None
     return list(taken)
 

@@ -14,6 +14,8 @@ import jax
 import numpy as np
 from jax.extend import core as jex_core
 
+from ._program import is_key
+
 
 def freeze(thing: Any) -> Hashable:
     """Returns a hashable key: equal keys mean equal to the last bit, or the same object."""
@@ -39,7 +41,7 @@ def freeze_array(array: Any) -> Hashable:
 
     An array that this process can't read whole is equal only to itself.
     """
-    if isinstance(array, jax.Array) and jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+    if isinstance(array, jax.Array) and is_key(array.dtype):
         return ("key", str(array.dtype), freeze_array(jax.random.key_data(array)))
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         return _Same(array)

@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax.extend import core as jex_core
 
 
@@ -92,6 +94,11 @@ class Equation:
     source_info: Any
     effects: frozenset[Any]
     scope: Scope | None
+
+
+def is_key(dtype: Any) -> bool:
+    """Says whether a dtype is that of typed keys."""
+    return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def resolve(operand: Operand) -> Operand:
