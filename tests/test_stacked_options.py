@@ -245,8 +245,9 @@ def test_a_second_call_neither_traces_nor_compiles():
 
     wrapped = cc.stacked_init(counted)
     wrapped(KEY)
+    other = jax.random.key(99)
     with testing.count_compiles() as compiles:
-        wrapped(jax.random.key(99))
+        wrapped(other)
     assert len(traces) == 1
     assert compiles.programs == 0
 
