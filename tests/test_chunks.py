@@ -405,6 +405,31 @@ def test_only_the_blocks_are_tagged_even_with_jits_inside_and_derivatives():
     assert sum("compilation_unit" in line for line in calls) == expected
 
 
+def test_calls_in_a_derivative_rule_are_not_tagged():
+    if not unit_support():
+        pytest.skip("this XLA has no compilation units")
+
+    def tags(rule):
+        @jax.custom_jvp
+        def sine(x):
+            return jnp.sin(x)
+
+        sine.defjvp(lambda primals, tangents: (sine(*primals), rule(*primals) * tangents[0]))
+
+        def loss(w, chunks):
+            def body(total, x):
+                return total + sine(x * w).sum(), None
+
+            return scan_chunks(body, 0.0, chunks, mode="unit")[0]
+
+        text = jax.jit(jax.grad(loss)).lower(jnp.ones(3), [jnp.ones(3)] * 3).as_text()
+        return sum("compilation_unit" in s and "call @" in s for s in text.splitlines())
+
+    assert tags(jnp.cos) == 2 * 3
+    inner = tags(lambda x: jnp.where(x > 0, jnp.cos(x), 1.0))
+    assert inner == (2 * 3 if _compat.xla_metadata_call else 0)  # a scan on jax 0.10
+
+
 def test_nothing_is_stacked_for_units():
     def program(chunks):
         return scan_chunks(lambda c, x: (c + x.sum(), None), 0.0, chunks, mode="unit")
@@ -451,3 +476,17 @@ def test_any_sequence_equals_the_python_loop(mode, kinds, reverse):
     chex.assert_trees_all_close(carry[0], expected[0], rtol=1e-6)
     chex.assert_trees_all_close(outs, expected_outs, rtol=1e-6)
     assert counted.traces <= 2 * len(set(kinds))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_integer_carry_meets_numbers_with_a_point(mode):
+    total, _ = scan_chunks(lambda c, x: (c + x, None), 0, [1.0, 2.0], mode=mode)
+    assert float(total) == 3.0
+
+
+def test_outs_are_no_views_of_the_chunks():
+    chunks = [np.ones((n, 2), np.float32) for n in (4, 4, 2)]
+    _, outs = scan_chunks(lambda c, x: (c + jnp.sum(x), jnp.asarray(x)), 0.0, chunks)
+    chunks[2][:] = 7
+    assert all(isinstance(out, jax.Array) for out in outs)
+    assert float(outs[2].sum()) == 4.0

@@ -140,6 +140,17 @@ def test_carries_accumulate_wide(mode):
     assert (wide.dtype, float(wide)) == (jnp.float32, 260.0)
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("start", [0, 0.0])
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.standard_promotion
+def test_a_number_as_carry_accumulates_wide(start, wide):
+    chunks = [jnp.asarray(v, jnp.bfloat16) for v in (256.0, 1.0, 1.0, 1.0, 1.0)]
+    with jax.enable_x64(wide):
+        total, _ = scan_chunks(lambda c, x: (c + x, None), start, chunks, accum_dtype=jnp.float32)
+    assert (total.dtype, float(total)) == (jnp.float32, 260.0)
+
+
 def test_accumulation_never_narrows():
     state = {"wide": jnp.float32(1), "count": 0, "narrow": jnp.asarray(1, jnp.float16)}
 

@@ -399,6 +399,72 @@ def test_blocks_of_many_sizes():
     assert kinds(wrapped, KEY) == [1] * 6
 
 
+# --- what XLA shares, rounds together
+
+
+def curve(key):
+    x = jax.random.normal(key, (64,))
+    return jnp.exp(-x) * x
+
+
+def test_what_is_computed_twice_stays_together():
+    """XLA makes equal expressions one, and then rounds otherwise than for each alone."""
+    assert_same(lambda key: (curve(key), curve(key) + 0.77), KEY)
+    assert_same(lambda x: (jnp.exp(x) * x, jnp.exp(x) * x + 0.5), jnp.linspace(0, 1, 100))
+
+    def weight_norm(key):
+        def w():
+            return jax.random.normal(key, (32, 32)) * 0.02
+
+        return {
+            "v": w(),
+            "g": jnp.linalg.norm(w(), axis=0),
+            "n": w() / jnp.linalg.norm(w(), axis=0),
+        }
+
+    assert_same(weight_norm, KEY)
+
+
+def test_tables_that_are_shared_stay_together():
+    def init():
+        x = jnp.linspace(-3, 3, 101)
+        g = jnp.exp(-(x**2) / 2) * x
+        return g, g + x
+
+    assert_same(init)
+
+
+def test_a_stack_with_another_use_is_not_cut():
+    def init(key):
+        u = jax.random.normal(key, (12, 33))
+        u = jnp.exp(u) * u
+        return list(u), u + 0.77
+
+    assert_same(init, KEY)
+
+
+def test_many_slices_of_an_argument_or_a_constant():
+    table = np.arange(24.0, dtype=np.float32).reshape(12, 2)
+    assert_same(lambda x: [x[i] for i in range(12)], jnp.asarray(table))
+    assert_same(lambda: [jnp.asarray(table)[i] for i in range(12)])
+    assert_same(lambda keys: [keys[i] for i in range(12)], jax.random.split(KEY, 12))
+
+
+def test_keys_reshaped_in_another_order_and_compared():
+    raw = jnp.arange(12, dtype=jnp.uint32).reshape(2, 6)
+
+    def reordered(raw):
+        words = jnp.reshape(raw, (6, 2), order="F")
+        return [jax.random.normal(jax.random.wrap_key_data(w), (3,)) for w in words]
+
+    def compared(key):
+        a, b = jax.random.split(key)
+        return jax.random.normal(jax.random.fold_in(key, (a == b).astype(jnp.int32)), (4,))
+
+    assert_same(reordered, raw)
+    assert_same(compared, KEY)
+
+
 # --- what is refused
 
 

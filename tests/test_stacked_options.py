@@ -260,6 +260,39 @@ def test_other_settings_are_another_plan():
     assert first_difference(wrapped(KEY), jax.jit(init)(KEY)) is None
 
 
+def test_debugging_modes_run_the_program_as_written():
+    wrapped = cc.stacked_init(lambda key: jax.random.normal(key, (3,)) * jnp.nan)
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        wrapped(KEY)
+    with jax.disable_jit():
+        assert jnp.isnan(wrapped(KEY)).all()
+
+
+def test_a_compiled_init_takes_what_it_was_compiled_for():
+    def pair(a, b):
+        return jax.random.normal(a, (3,)), jax.random.normal(b, (3,))
+
+    compiled = cc.stacked_init(pair).lower(KEY, KEY).compile()
+    compiled(KEY, KEY)
+    with pytest.raises(cc.InputError, match="structure"):
+        compiled(a=KEY, b=KEY)
+    with pytest.raises(cc.InputError, match=r"\[0\]\[1\]"):
+        compiled(KEY, jax.random.split(KEY))
+
+
+def test_arguments_on_several_devices_are_left_to_jax():
+    first, second = (jax.device_put(jnp.ones(2), d) for d in jax.devices()[:2])
+    with pytest.warns(cc.CompilecutWarning, match="several devices"):
+        result = cc.stacked_init(lambda a, b: a + 1)(first, second)
+    assert result.devices() == {jax.devices()[0]}
+
+
+def test_a_spec_with_too_many_axes():
+    place = NamedSharding(mesh(), P(None, None, "x"))
+    with pytest.raises(cc.ShardingError, match=r"\[0\]\['b'\]"):
+        cc.stacked_init(init, out_shardings=place)(KEY)
+
+
 # --- how it is called
 
 

@@ -6,6 +6,12 @@ from ._errors import (
     CheckError as CheckError,
 )
 from ._errors import (
+    ChunkError as ChunkError,
+)
+from ._errors import (
+    ChunkTypeError as ChunkTypeError,
+)
+from ._errors import (
     CompilecutError as CompilecutError,
 )
 from ._errors import (

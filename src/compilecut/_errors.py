@@ -63,6 +63,22 @@ def does_not_tile(path: str, aval: Any, sharding: Any, cause: Exception) -> Shar
     )
 
 
+def compiled_for_other_structure(expected: Any, given: Any) -> InputError:
+    """A compiled init called with other arguments than it was lowered for."""
+    return InputError(
+        f"this init was compiled for arguments of structure {expected}, and was called with "
+        f"{given}. Call it as it was lowered, or call the wrapped function itself."
+    )
+
+
+def compiled_for_other_type(path: str, expected: Any, given: Any) -> InputError:
+    """A compiled init called with an argument of another type."""
+    return InputError(
+        f"this init was compiled for {expected.str_short()} at argument {path}, and was called "
+        f"with {given.str_short()}. Lower it for that type, or call the wrapped function itself."
+    )
+
+
 def unknown_fan_out(fan_out: Any) -> InputError:
     """A typo in `fan_out`."""
     return InputError(f'`fan_out` must be "arrays" or "stacks", not {fan_out!r}.')

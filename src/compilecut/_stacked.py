@@ -18,7 +18,7 @@ from . import _compat, _errors
 from ._bits import first_difference
 from ._init import _programs, _run
 from ._init._explain import explain_plan
-from ._init._places import resolve
+from ._init._places import leaf_paths, resolve
 from ._init._plan import Plan, make_plan
 from ._init._stacks import ArraySink, Stacks, StackSink, stack_leaves
 from ._init._statics import Statics
@@ -64,7 +64,6 @@ def stacked_init(
 
     ```python
     import jax
-    from jax.core import Tracer
     import compilecut as cc
 
     @cc.stacked_init
@@ -126,7 +125,6 @@ def stacked_sites(
 
     ```python
     import jax
-    from jax.core import Tracer
     import compilecut as cc
 
     def site(key, width):
@@ -194,7 +192,8 @@ class StackedInit:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns what `jax.jit(init_fn)` returns, or its `Stacks`."""
-        if _compat.tracing() or any(map(_is_tracer, jax.tree.leaves((args, kwargs)))):
+        traced = _compat.tracing() or any(map(_is_tracer, jax.tree.leaves((args, kwargs))))
+        if traced or _debugging():
             return self._inline(args, kwargs)
         call = self._trace(args, kwargs)
         if call.plan not in self._compiled:
@@ -303,6 +302,9 @@ class CompiledInit:
         self._owner = owner
         self._plan = call.plan
         self._tree = call.traced.out_tree
+        self._in_tree = jax.tree.structure(call.dynamic)
+        split = call.plan.split
+        self._avals = [] if split is None else [v.aval for v in split.program.arguments]
         self._programs = programs
         self.programs: tuple[Any, ...] = () if programs is None else programs.all()
 
@@ -312,10 +314,27 @@ class CompiledInit:
         if self._programs is None:
             result = self._owner._reference(*args, **kwargs)
             return stack_leaves(self._plan, result) if stacks else result
-        arguments = jax.tree.leaves(self._owner._statics.drop(args, kwargs))
+        arguments = self._arguments(args, kwargs)
         sink = StackSink(self._plan, self._tree) if stacks else ArraySink(self._tree)
         _run.run(self._plan, self._programs, arguments, sink)
         return sink.finish()
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        arguments, tree = jax.tree.flatten(self._owner._statics.drop(args, kwargs))
+        if tree != self._in_tree:
+            raise _errors.compiled_for_other_structure(self._in_tree, tree)
+        for i, (aval, argument) in enumerate(zip(self._avals, arguments, strict=True)):
+            given = jax.typeof(argument)
+            if (given.shape, given.dtype) != (aval.shape, aval.dtype):
+                path = leaf_paths(self._in_tree)[i]
+                raise _errors.compiled_for_other_type(path, aval, given)
+        return arguments
+
+
+def _debugging() -> bool:
+    """Says whether a debugging mode wants to see the user's own program run."""
+    modes = ("jax_disable_jit", "jax_debug_nans", "jax_debug_infs")
+    return any(getattr(jax.config, mode) for mode in modes)
 
 
 def _is_tracer(leaf: Any) -> bool:

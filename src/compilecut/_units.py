@@ -62,11 +62,37 @@ def _opens(eqn: Any) -> bool:
     if eqn.primitive is prim.jit_p and _compat.jit_only_groups(eqn.params):
         return all(map(_no_calls_left, inner))
     if eqn.primitive in _RULED:
-        return not any(any(sub_jaxprs(deep.params)) for body in inner for deep in body.eqns)
+        return all(map(_is_flat, inner)) and _derivative_is_flat(eqn)
     return not inner  # a loop's body may lower to a call
 
 
 _RULED = frozenset({prim.custom_jvp_call_p, prim.custom_vjp_call_p})
+
+
+def _is_flat(jaxpr: Any) -> bool:
+    # A rule that calls its own function is fine: such a call is lowered in place.
+    return all(
+        eqn.primitive in _RULED or not any(sub_jaxprs(eqn.params)) for eqn in jaxpr.eqns
+    ) and all(_is_flat(inner) for eqn in jaxpr.eqns for inner in sub_jaxprs(eqn.params))
+
+
+def _derivative_is_flat(eqn: Any) -> bool:
+    """Says whether a function with its own rule is differentiated without calls.
+
+    The rule is traced when the block is differentiated, hence under the tag: `jnp.where` in it
+    would become a unit of its own. Only tracing it shows whether there is one.
+    """
+
+    def derivative(*inputs: Any) -> Any:
+        params = eqn.primitive.get_bind_params(eqn.params)
+        outputs, pullback = jax.vjp(lambda *args: eqn.primitive.bind(*args, **params), *inputs)
+        return pullback(jax.tree.map(jnp.ones_like, outputs))
+
+    try:
+        closed = jax.make_jaxpr(derivative)(*(atom.aval for atom in eqn.invars))
+    except Exception:  # not differentiable like this (integer results, say): better a scan
+        return False
+    return _is_flat(closed.jaxpr)
 
 
 def unit_call(function: Function, name: str) -> Function:

@@ -74,7 +74,8 @@ def settle(
     """
     step = trace(carry)
     for _ in range(2):
-        leaves = [_meet(*pair) for pair in zip(carry.leaves, step.block.carry_out, strict=True)]
+        pairs = zip(carry.leaves, step.block.carry_out, strict=True)
+        leaves = [widen(_meet(*pair), accum_dtype) for pair in pairs]
         carry = carry.replace(leaves)
         if step.block.accepts_carry(leaves):
             break
@@ -97,7 +98,8 @@ def conform(value: Any, like: Any) -> Any:
 def _meet(value: Any, after: Any) -> Any:
     """Moves an initial carry towards the type the body returns."""
     before = jax.typeof(value)
-    if before.weak_type and not after.weak_type and before.shape == after.shape:
+    differs = before.dtype != after.dtype or not after.weak_type
+    if before.weak_type and differs and before.shape == after.shape:
         dtype = jnp.result_type(value, after.dtype)
         if dtype == after.dtype:
             value = jax.lax.convert_element_type(value, dtype)

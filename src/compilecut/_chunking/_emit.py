@@ -53,6 +53,8 @@ def run_calls(
     outs: list[Any] = [None] * len(rows)
     for i in reversed(range(len(rows))) if reverse else range(len(rows)):
         results = call(*step.operands, *carry.leaves, *rows[i])
+        # A chunk that the body passes through is the caller's own buffer when nothing is traced.
+        results = [r if isinstance(r, jax.Array) else jnp.array(r) for r in results]
         carry = carry.replace(results[:n])
         outs[i] = jax.tree.unflatten(step.block.out_tree, results[n:])
     return carry, outs

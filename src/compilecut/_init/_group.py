@@ -67,6 +67,8 @@ def _computation(site: Site, digests: dict[Value, Hashable]) -> Hashable:
         parent = call(scope.parent)
         return (numbers.setdefault(scope, len(numbers)), scope.name, parent)
 
+    for d in site.draws:
+        numbers.update(dict.fromkeys(d.twins, numbers.setdefault(d.value, len(numbers))))
     draws = tuple((name(d.value), d.value.aval, d.key.aval, d.shape, d.width) for d in site.draws)
     constants = tuple((name(value), digests[value]) for value in site.constants)
     heads = (draws, typed(site.inputs), constants)

@@ -165,7 +165,8 @@ def _squeeze(eqn, x):
 
 @_rule(prim.reshape_p)
 def _reshape(eqn, x, *dynamic):
-    return x.reshape(eqn.outputs[0].aval.shape)
+    order = eqn.params["dimensions"]  # of `order="F"`
+    return (x if order is None else x.transpose(order)).reshape(eqn.outputs[0].aval.shape)
 
 
 @_rule(prim.transpose_p)
@@ -220,5 +221,3 @@ _numpy(prim.lt_p, np.less)
 _numpy(prim.le_p, np.less_equal)
 _numpy(prim.gt_p, np.greater)
 _numpy(prim.ge_p, np.greater_equal)
-_numpy(prim.eq_p, np.equal)
-_numpy(prim.ne_p, np.not_equal)

@@ -94,7 +94,7 @@ def _check_tiling(leaves: Sequence[Sharding], out_tree: Any, avals: Sequence[Any
     for path, sharding, aval in zip(paths, leaves, avals, strict=True):
         try:
             sharding.shard_shape(aval.shape)
-        except ValueError as error:
+        except (ValueError, IndexError) as error:
             raise _errors.does_not_tile(path, aval, sharding, error) from error
 
 
@@ -110,6 +110,9 @@ def _implied(avals: Sequence[Any], arguments: Iterable[Any]) -> Places:
     found = {s for s in map(_committed_to, arguments) if s is not None}
     spread = [s for s in found if len(s.device_set) > 1]
     typed = any(not aval.sharding.mesh.empty for aval in avals)
+    if len({device for s in found for device in s.device_set}) > 1 and not spread:
+        # Only some are used, or it is an error: `jax.jit` knows.
+        return Places(leaves=(None,) * len(avals), unclear=True)
     if not spread and not typed:
         device = next((SingleDeviceSharding(*s.device_set) for s in found), None)
         return Places(leaves=(device,) * len(avals), device=device)

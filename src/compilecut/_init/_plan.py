@@ -74,7 +74,10 @@ def _refusal(equations: Sequence[Equation], places: Places) -> Skip | None:
             detail = f"`{eqn.primitive}` places values and `out_shardings` isn't given: JAX chooses"
             return Skip(reason=SkipReason.PLACES, detail=detail, where=source_line(eqn))
     if places.unclear:
-        detail = "the arguments are sharded and `out_shardings` isn't given: JAX chooses"
+        detail = (
+            "the arguments are sharded or on several devices, and `out_shardings` isn't given: "
+            "JAX chooses"
+        )
         return Skip(reason=SkipReason.PLACES, detail=detail, where="")
     return None
 

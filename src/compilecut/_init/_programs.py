@@ -8,9 +8,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from .._jaxpr import Value, evaluate
+from .._jaxpr import Value, as_weak_as, evaluate
 from ._draw import ROW, draw_bits, read_bits
 from ._group import Group
 from ._keys import device_calls, lower_call, raw_struct, to_array
@@ -117,15 +116,9 @@ def _site_function(plan: Plan, group: Group) -> Callable[..., list[Any]]:
         env: dict[Value, Any] = {value: constants[value] for value in site.constants}
         env.update((v, to_array(x, v.aval)) for v, x in zip(site.inputs, inputs, strict=True))
         for i, draw in enumerate(site.draws):
-            env[draw.value] = read_bits(blocks[draw.width], starts[i], draw)
+            bits = read_bits(blocks[draw.width], starts[i], draw)
+            env.update(dict.fromkeys((draw.value, *draw.twins), bits))
         results = evaluate(site.equations, env, site.outputs)
-        return [_as_aval(r, o.aval) for r, o in zip(results, site.outputs, strict=True)]
+        return [as_weak_as(r, o.aval) for r, o in zip(results, site.outputs, strict=True)]
 
     return init_site
-
-
-def _as_aval(result: Any, aval: Any) -> Any:
-    """Restores a weak type that a result lost because its inputs came in strongly typed."""
-    if aval.weak_type and not jax.typeof(result).weak_type:
-        return jax.lax.convert_element_type(result, type(np.zeros((), aval.dtype).item()))
-    return result

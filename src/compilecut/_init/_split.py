@@ -8,17 +8,21 @@ computed on the host (`_keys.py`) and never compiled n times.
 Where a cut could change a bit it isn't made:
 
 * Computations on constants alone (a scale, a mask, `sqrt(2)`) are repeated inside each site that
-  uses them, because XLA folds them into the arithmetic around them.
-* Floating-point results are never cut: what shares one stays in one program.
+  uses them, because XLA folds them into the arithmetic around them. Tables of floats (a grid, an
+  exponential of one) may not be folded; sites that share one stay together.
+* Floating-point results are not cut: what shares one stays in one program, and so does what
+  computes the same thing twice, because XLA makes it one thing. (A stack whose only use is to be
+  sliced into outputs is the exception: moving data rounds nothing.)
 * A draw of one element from a key written into the program may be folded while compiling; it
   stays where it is.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import primitives as prim
 
@@ -49,12 +53,14 @@ class Draw:
         shape: the shape drawn per key.
         width: bits per element.
         value: what the site's equations call the bits, of shape `(*keys, *shape)`.
+        twins: other names for the same bits, where the site draws them more than once.
     """
 
     key: Operand
     shape: tuple[int, ...]
     width: int
     value: Value
+    twins: tuple[Value, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -152,6 +158,8 @@ class _Facts:
             if self._key_at_hand(eqn.inputs[0]) and may_cut(eqn) and not self.folds(eqn)
         }
         self.random = self._find_random()
+        self.twins = _first_of_each(equations)
+        self.joining = self.random | self._find_tables()
 
     def is_host(self, operand: Operand) -> bool:
         return not isinstance(operand, Literal) and self.producer.get(operand) in self.host
@@ -203,6 +211,21 @@ class _Facts:
                 live.update(eqn.outputs)
         return found
 
+    def _find_tables(self) -> set[int]:
+        """Constant equations with float arrays that XLA may compute at run time."""
+        uneven: set[Operand] = set(self.program.constants)  # values that aren't one number repeated
+        tables = set()
+        for index, eqn in enumerate(self.equations):
+            if index in self.random or index in self.host:
+                continue
+            sources = uneven.intersection(map(resolve, eqn.inputs))
+            if eqn.primitive is prim.iota_p or sources:
+                uneven.update(eqn.outputs)
+                # From integers to floats nothing is rounded: a mask as zeros and ones is no table.
+                if any(_is_float_array(v.aval) for v in sources):
+                    tables.add(index)
+        return tables
+
     def crosses(self, operand: Operand, user: Equation | None) -> bool:
         """Says whether a host value enters a site from outside, rather than being repeated in it.
 
@@ -219,13 +242,15 @@ class _Owners:
 
     def __init__(self, facts: _Facts):
         self._facts = facts
-        self._parent: dict[int, int] = {i: i for i in facts.random}
+        self._parent: dict[int, int] = {i: i for i in facts.joining}
         self._leaves: dict[Any, list[int]] = {}
-        for index in sorted(facts.random):
+        for index in sorted(facts.joining):
             for operand in facts.equations[index].inputs:
                 source = facts.producer.get(operand) if isinstance(operand, Value) else None
-                if source in facts.random:
+                if source in facts.joining:
                     self._parent[self._root(source)] = self._root(index)
+            if facts.twins[index] in facts.joining:  # XLA makes equal equations one
+                self._parent[self._root(facts.twins[index])] = self._root(index)
 
     def _root(self, index: int) -> int:
         while self._parent[index] != index:
@@ -237,12 +262,31 @@ class _Owners:
         source = self._facts.producer.get(operand) if isinstance(operand, Value) else None
         # A literal may stand for several outputs; each is a site of its own.
         owner: Any = operand if isinstance(operand, Value) else ("literal", position)
-        if source in self._facts.random:
+        if source in self._facts.joining:
             owner = self._root(source)
         self._leaves.setdefault(owner, []).append(position)
 
     def groups(self) -> Iterable[tuple[int, ...]]:
         return (tuple(leaves) for leaves in self._leaves.values())
+
+
+def _first_of_each(equations: Sequence[Equation]) -> list[int]:
+    """Returns for each equation the first that computes the same from the same operands."""
+    numbers: dict[Operand, Hashable] = {}
+    seen: dict[Hashable, int] = {}
+    first = []
+    for index, eqn in enumerate(equations):
+        operands = tuple(_number(numbers, operand) for operand in eqn.inputs)
+        # An equation without operands (an iota) is told apart by its key alone.
+        first.append(seen.setdefault((eqn.key, operands), index))
+        for place, value in enumerate(eqn.outputs):
+            numbers[value] = (first[-1], place)
+    return first
+
+
+def _number(numbers: dict[Operand, Hashable], operand: Operand) -> Hashable:
+    operand = resolve(operand)
+    return operand.key if isinstance(operand, Literal) else numbers.get(operand, operand)
 
 
 def _site(facts: _Facts, all_outputs: Sequence[Operand], leaves: tuple[int, ...]) -> Site:
@@ -271,20 +315,32 @@ def _site(facts: _Facts, all_outputs: Sequence[Operand], leaves: tuple[int, ...]
     return Site(
         leaves=leaves,
         equations=tuple(facts.equations[i] for i in ordered if i not in facts.cut),
-        draws=tuple(_draw(facts.equations[i]) for i in ordered if i in facts.cut),
+        draws=_draws(facts, [i for i in ordered if i in facts.cut]),
         inputs=tuple(value for value in inputs if value not in repeated),
         constants=tuple(constants),
         outputs=outputs,
     )
 
 
-def _draw(eqn: Equation) -> Draw:
-    return Draw(
-        key=resolve(eqn.inputs[0]),
-        shape=tuple(eqn.params["shape"]),
-        width=eqn.params["bit_width"],
-        value=eqn.outputs[0],
+def _draws(facts: _Facts, indices: list[int]) -> tuple[Draw, ...]:
+    """Returns the draws of a site; the same bits drawn twice are one, as they are to XLA."""
+    same: dict[int, list[Equation]] = {}
+    for index in indices:
+        same.setdefault(facts.twins[index], []).append(facts.equations[index])
+    return tuple(
+        Draw(
+            key=resolve(eqn.inputs[0]),
+            shape=tuple(eqn.params["shape"]),
+            width=eqn.params["bit_width"],
+            value=eqn.outputs[0],
+            twins=tuple(twin.outputs[0] for twin in twins),
+        )
+        for eqn, *twins in same.values()
     )
+
+
+def _is_float_array(aval: Any) -> bool:
+    return jnp.issubdtype(aval.dtype, jnp.inexact) and math.prod(aval.shape) > 1
 
 
 def _is_small_integer(operand: Operand) -> bool:

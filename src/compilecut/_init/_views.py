@@ -5,6 +5,7 @@ and the slices are taken by one small program per shape, with the start as an ar
 movement of data is taken apart like this, so no value can change.
 """
 
+import collections
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ class View:
     Attributes:
         leaf: position of the output.
         root: the larger value.
+        cut: index of the equation that cuts the piece.
         start: where the piece begins, an index per axis of the root.
         sizes: its size along each axis of the root.
         rest: what is done to the piece: squeezes and reshapes.
@@ -36,6 +38,7 @@ class View:
 
     leaf: int
     root: Value
+    cut: int
     start: tuple[int, ...]
     sizes: tuple[int, ...]
     rest: tuple[Equation, ...]
@@ -46,17 +49,26 @@ def find_views(
     outputs: Sequence[Operand], equations: Sequence[Equation], producer: dict[Value, int]
 ) -> dict[Value, list[View]]:
     """Returns, for each value that many outputs are cut from, those outputs."""
+    uses = collections.Counter(operand for eqn in equations for operand in eqn.inputs)
+    uses.update(outputs)
     roots: dict[Value, list[View]] = {}
+    cuts: dict[Value, set[int]] = {}
     for leaf, operand in enumerate(outputs):
-        view = _view(leaf, operand, equations, producer)
+        view = _view(leaf, operand, equations, producer, uses)
         if view is not None:
             roots.setdefault(view.root, []).append(view)
-    return {root: views for root, views in roots.items() if len(views) > _MANY}
+            cuts.setdefault(view.root, set()).add(view.cut)
+    # A root with other uses has to stay in one program with them: XLA rounds what it fuses.
+    return {
+        root: views
+        for root, views in roots.items()
+        if len(views) > _MANY and uses[root] == len(cuts[root]) and root in producer
+    }
 
 
-def _view(leaf: int, operand: Operand, equations, producer: dict[Value, int]) -> View | None:
+def _view(leaf: int, operand: Operand, equations, producer, uses) -> View | None:
     rest: list[Equation] = []
-    while not isinstance(operand, Literal) and operand in producer:
+    while not isinstance(operand, Literal) and operand in producer and uses[operand] == 1:
         eqn = equations[producer[operand]]
         cut = _CUTS.get(eqn.primitive)
         if cut is None and eqn.primitive not in _RESHAPES:
@@ -74,7 +86,15 @@ def _view(leaf: int, operand: Operand, equations, producer: dict[Value, int]) ->
         root = eqn.inputs[0]
         shapes = tuple((e.key, e.outputs[0].aval) for e in rest)
         key = (root.aval, sizes, shapes)
-        return View(leaf=leaf, root=root, start=start, sizes=sizes, rest=tuple(rest), key=key)
+        return View(
+            leaf=leaf,
+            root=root,
+            cut=producer[operand],
+            start=start,
+            sizes=sizes,
+            rest=tuple(rest),
+            key=key,
+        )
     return None
 
 

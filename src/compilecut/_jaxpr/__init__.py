@@ -4,6 +4,7 @@
 count as the same. Nothing here knows about initialisers, repeats or plans.
 """
 
+from ._evaluate import as_weak_as as as_weak_as
 from ._evaluate import evaluate as evaluate
 from ._evaluate import read as read
 from ._flatten import flatten as flatten

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.core import Tracer
 from jax.extend import source_info_util
 
@@ -113,3 +114,10 @@ def read(env: Env, operand: Operand) -> Any:
     while isinstance(operand, Passed) and operand not in env:
         operand = operand.target
     return operand.val if isinstance(operand, Literal) else env[operand]
+
+
+def as_weak_as(result: Any, aval: Any) -> Any:
+    """Restores a weak type that a result lost because its inputs came in strongly typed."""
+    if aval.weak_type and not jax.typeof(result).weak_type:
+        return jax.lax.convert_element_type(result, type(np.zeros((), aval.dtype).item()))
+    return result
