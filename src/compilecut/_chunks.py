@@ -120,7 +120,7 @@ def scan_chunks(
         - Where `body` uses a captured operand several times, the loop sums its cotangents within
           each chunk first and a plain Python loop in one long sum: gradients can round otherwise.
           Over several groups a scan sums within each group first; units keep the plain order.
-        - Carry and outs come back strongly typed, also where a plain loop over numbers gives weak ones.
+        - Carry and outs come back strongly typed, also where a plain loop gives weak ones.
         - With sharded operands a loop communicates once per chunk. XLA can combine the reduces of
           chunks that are written out.
         - Called outside `jit`, each call traces and compiles anew. Call it from jitted code.
