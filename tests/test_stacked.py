@@ -443,6 +443,15 @@ def test_a_stack_with_another_use_is_not_cut():
     assert_same(init, KEY)
 
 
+def test_an_unstacked_piece_with_another_use_is_not_cut():
+    def init(key):
+        u = jax.random.normal(key, (12, 33))
+        first, *rows = jnp.unstack(jnp.exp(u) * u)
+        return rows, first + 0.77
+
+    assert assert_same(init, KEY).explain(KEY).skips
+
+
 def test_many_slices_of_an_argument_or_a_constant():
     table = np.arange(24.0, dtype=np.float32).reshape(12, 2)
     assert_same(lambda x: [x[i] for i in range(12)], jnp.asarray(table))

@@ -63,6 +63,8 @@ def find_views(
         root: views
         for root, views in roots.items()
         if len(views) > _MANY and uses[root] == len(cuts[root]) and root in producer
+        # One equation cuts many pieces when it unstacks: all that are used must be views.
+        if len(views) == sum(uses[v] > 0 for cut in cuts[root] for v in equations[cut].outputs)
     }
 
 
