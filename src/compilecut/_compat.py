@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 from jax._src import callback, core, debugging, dispatch
+from jax._src import xla_metadata as xla_metadata_internal
 from jax._src.lax import lax as lax_internal
 from jax._src.named_sharding import UnspecifiedValue
 from jax._src.random import prng
@@ -18,6 +19,7 @@ from jax.extend.core import primitives as prim
 
 random_wrap_p = prng.random_wrap_p
 random_unwrap_p = prng.random_unwrap_p
+stack_p = lax_internal.stack_p
 unstack_p = lax_internal.unstack_p
 
 HOST_CALLBACKS = frozenset(
@@ -54,6 +56,16 @@ def draws_partitionable(ctx: Any) -> bool:
     Then element i of a draw depends on the key and i alone, whatever the shape.
     """
     return ctx.threefry_partitionable
+
+
+def stack_of(source_info: Any) -> list[tuple[str, str, int]]:
+    """Returns file, function and line of each call an equation was traced in, innermost first.
+
+    It ends at the function that was traced. Public JAX summarises such a stack, and tells only
+    JAX's own files from the user's.
+    """
+    frames = [] if source_info.traceback is None else source_info.traceback.frames
+    return [(f.file_name, f.function_name, f.line_num) for f in frames]
 
 
 # --- what `jax.monitoring` reports; the listeners are public, the names of the events are not
@@ -118,7 +130,22 @@ def varying_axes(aval: Any) -> frozenset[str]:
     return aval.mat.varying
 
 
+# --- loops
+
+
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    """Returns how many constants and how many carries a scan equation has.
+
+    The parameters that say so changed in jax 0.11; the equation's meaning did not.
+    """
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
 # --- compilation units
 
 # Tags a call for XLA, and nothing in it. New in jax 0.11; `_units.py` does without before.
 xla_metadata_call = getattr(xla_metadata, "xla_metadata_call", None)
+xla_metadata_call_p = getattr(xla_metadata_internal, "xla_metadata_call_p", None)

@@ -255,3 +255,24 @@ def _where(body: Any) -> str:
     code = getattr(body, "__code__", None)
     name = getattr(body, "__qualname__", type(body).__name__)
     return f"`{name}` ({code.co_filename}:{code.co_firstlineno})" if code else f"`{name}`"
+
+
+# --- fold
+
+
+def unknown_form(form: Any) -> InputError:
+    """A typo in `form`."""
+    return InputError(f'`form` must be "auto", "unit", "scan" or "batch", not {form!r}.')
+
+
+def bad_min_blocks(min_blocks: Any) -> InputError:
+    """Fewer than two blocks don't repeat."""
+    return InputError(f"`min_blocks` must be an integer of at least 2, not {min_blocks!r}.")
+
+
+def fold_did_not_check(name: str, difference: Any) -> str:
+    """`check=True` found that a folded program isn't the original."""
+    return (
+        f"fold({name}) stays as written: its folded program is not the original one: {difference}\n"
+        "This is a defect of compilecut: please report it with the function."
+    )

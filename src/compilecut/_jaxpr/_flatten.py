@@ -21,17 +21,21 @@ from ._freeze import freeze, freeze_equation
 from ._program import Equation, Literal, Operand, Passed, Program, Scope, Value
 
 
-def flatten(closed: jex_core.ClosedJaxpr, *, keep_rules: bool = False) -> Program:
+def flatten(
+    closed: jex_core.ClosedJaxpr, *, keep_rules: bool = False, keep_calls: bool = False
+) -> Program:
     """Returns the program of a closed jaxpr, with plain inner calls opened.
 
     Args:
         closed: the jaxpr.
         keep_rules: leave calls with derivative rules of their own closed (`custom_jvp`,
             `custom_vjp`, `remat`), so that the program can still be differentiated.
+        keep_calls: leave every call closed: one equation of the jaxpr is one of the program.
     """
     body, consts = _open(closed)
     arguments = tuple(Value(v.aval) for v in body.invars)
-    flattener = _Flattener(_RULED if keep_rules else frozenset())
+    closed_calls = _RULED if keep_rules else frozenset()
+    flattener = _Flattener(frozenset(_OPENERS) if keep_calls else closed_calls)
     outputs = flattener.call(body, consts, arguments, None)
     return Program(arguments, flattener.constants, flattener.equations, tuple(outputs))
 
@@ -105,7 +109,7 @@ class _Flattener:
             if inner is None or eqn.ctx.xla_metadata or len(inner[0].invars) != len(operands):
                 results: Iterable[Operand] = self._append(eqn, tuple(operands), scope)
             elif eqn.primitive in _CALLS:
-                inside = Scope(eqn.params.get("name", "call"), scope)
+                inside = Scope(eqn.params.get("name", "call"), scope, eqn.source_info)
                 results = self.call(inner[0], inner[1], self._pass(operands, inside), inside)
             else:
                 results = self.call(inner[0], inner[1], operands, scope)

@@ -1,0 +1,84 @@
+"""The comparison of two programs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax.extend import source_info_util
+
+from . import _rules as _rules  # fills the table of rules
+from ._terms import Term, Terms
+
+
+def first_difference(
+    original: Any, folded: Any, inputs: Sequence[Term] | None = None
+) -> str | None:
+    """Says where a folded program departs from the original; nothing if it doesn't.
+
+    Args:
+        original: a closed jaxpr.
+        folded: a closed jaxpr of the same inputs, or of `inputs`.
+        inputs: what the folded program is given, where that is not what the original is.
+    """
+    terms = Terms()
+    given: list[Term] = [
+        terms.number(("argument", place), aval.shape)
+        for place, aval in enumerate(original.in_avals)
+    ]
+    expected = terms.read(original, given)
+    effects = list(terms.effects)
+    terms.effects.clear()
+    terms.now_the_folded()
+    found = terms.read(folded, given if inputs is None else inputs)
+    return compare(terms, original, folded, expected, found) or _effects(effects, terms.effects)
+
+
+def compare(
+    terms: Terms, original: Any, folded: Any, expected: Sequence[Term], found: Sequence[Term]
+) -> str | None:
+    """Compares outputs, types first."""
+    if len(expected) != len(found):
+        return f"it has {len(found)} outputs, not {len(expected)}"
+    pairs = zip(original.out_avals, folded.out_avals, strict=True)
+    for place, (old, new) in enumerate(pairs):
+        if (old.shape, old.dtype, old.weak_type) != (new.shape, new.dtype, new.weak_type):
+            return f"output {place} is {new.str_short()}, not {old.str_short()}"
+    for place, (old, new) in enumerate(zip(expected, found, strict=True)):
+        if terms.whole(old) != terms.whole(new):
+            return f"output {place} is another computation: {_departure(terms, old, new)}"
+    return None
+
+
+def _effects(expected: Sequence[Any], found: Sequence[Any]) -> str | None:
+    return None if list(expected) == list(found) else "its effects are others, or in another order"
+
+
+def _departure(terms: Terms, old: Term, new: Term) -> str:
+    """Follows two terms down to the first application that differs."""
+    a, b = terms.whole(old), terms.whole(new)
+    while True:
+        first, second = terms.known[a].key, terms.known[b].key
+        deeper = _children(first, second)
+        differing = [(x, y) for x, y in deeper if x != y]
+        if not differing:
+            return f"{_describe(terms, b)} where the original has {_describe(terms, a)}"
+        a, b = differing[0]
+
+
+def _children(first: Any, second: Any) -> list[tuple[int, int]]:
+    """Returns the arguments of two applications of one thing, side by side."""
+    if not (isinstance(first[0], tuple) and isinstance(second[0], tuple)):
+        return []
+    (head, arguments), place = first[0], first[1]
+    (other, others), other_place = second[0], second[1]
+    if head != other or place != other_place or len(arguments) != len(others):
+        return []
+    return list(zip(arguments, others, strict=True))
+
+
+def _describe(terms: Terms, number: int) -> str:
+    known = terms.known[number]
+    head = known.key[0]  # pyright: ignore[reportIndexIssue]
+    name = head if isinstance(head, str) else str(head[0][0])
+    if known.where is None:
+        return f"`{name}`"
+    return f"`{name}` ({source_info_util.summarize(known.where)})"

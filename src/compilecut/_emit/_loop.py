@@ -1,0 +1,96 @@
+"""A loop: calls of one block as `jax.lax.scan`, over stacks."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .._jaxpr import Operand
+from .._match import Call, Loop
+from ._stacks import Element, Stack, agreed_order, alone, collect, falls, fill
+
+
+def run_loop(
+    loop: Loop, env: Any, wanted: frozenset[Operand], body: Callable[..., list[Any]]
+) -> None:
+    """Runs a loop and adds its results to the values known, as elements of stacks.
+
+    Args:
+        loop: the loop.
+        env: the values known so far.
+        wanted: the results that somebody needs outside of the loop.
+        body: the block.
+    """
+    calls, block = loop.calls, loop.repeat.block
+    lists = [[_read(env, call.inputs[port]) for call in calls] for port in loop.xs]
+    if not loop.carries:
+        calls, lists = _reorder(calls, lists)
+    reverse = falls(lists)
+    if reverse:
+        lists = [values[::-1] for values in lists]
+    avals = [block.arguments[port].aval for port in loop.xs]
+    xs = [collect(_typed(values, aval), aval) for values, aval in zip(lists, avals, strict=True)]
+    consts = [_alone(env, calls, port, block.arguments[port].aval) for port in loop.consts]
+    init = [_first(env, calls[0], port, block.arguments[port].aval) for port, _ in loop.carries]
+    ys = [n for n in range(len(block.outputs)) if _stands_alone(calls, n, wanted)]
+
+    def step(carry: Sequence[Any], elements: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        inputs: dict[int, Any] = dict(zip(loop.xs, elements, strict=True))
+        inputs.update(zip(loop.consts, consts, strict=True))
+        inputs.update(zip((port for port, _ in loop.carries), carry, strict=True))
+        outputs = body(*(inputs[port] for port in range(len(inputs))))
+        return [outputs[number] for _, number in loop.carries], [outputs[n] for n in ys]
+
+    if loop.at_once:
+        last, stacked = [], jax.vmap(lambda elements: step([], elements)[1])(xs)
+    else:
+        last, stacked = lax.scan(step, init, xs, length=len(calls), reverse=reverse)
+    for number, array in zip(ys, stacked, strict=True):
+        stack = Stack(array)
+        for place, call in enumerate(calls):
+            at = len(calls) - 1 - place if reverse else place
+            env[call.outputs[number]] = Element(stack, at)
+    for (_, number), value in zip(loop.carries, last, strict=True):
+        env[calls[-1].outputs[number]] = value
+
+
+def _read(env: Any, operand: Operand | None) -> Any:
+    return None if operand is None else env.read(operand)
+
+
+def _reorder(calls: Sequence[Call], lists: list[list[Any]]) -> tuple[Sequence[Call], Any]:
+    """Independent calls run in the order in which the stacks they read already stand."""
+    order = agreed_order(lists)
+    if order is None:
+        return calls, lists
+    return [calls[i] for i in order], [[values[i] for i in order] for values in lists]
+
+
+def _typed(values: Sequence[Any], aval: Any) -> list[Any]:
+    return [
+        jnp.asarray(v, aval.dtype)
+        if isinstance(v, (bool, int, float, complex, np.generic, np.ndarray))
+        else v
+        for v in values
+    ]
+
+
+def _alone(env: Any, calls: Sequence[Call], port: int, aval: Any) -> Any:
+    for call in calls:
+        operand = call.inputs[port]
+        if operand is not None:
+            return alone(env.read(operand))
+    return fill(aval)
+
+
+def _first(env: Any, call: Call, port: int, aval: Any) -> Any:
+    operand = call.inputs[port]
+    return fill(aval) if operand is None else _typed([alone(env.read(operand))], aval)[0]
+
+
+def _stands_alone(calls: Sequence[Call], number: int, wanted: frozenset[Operand]) -> bool:
+    """Says whether an output of the block is needed of any call but the last."""
+    return any(call.outputs[number] in wanted for call in calls)

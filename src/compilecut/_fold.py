@@ -1,0 +1,228 @@
+"""`fold`: a function as written, its repeated structure compiled once.
+
+    trace ──► find ──► prove ──► choose ──► emit
+    _traced   _match/  _match/   _plan.py   _emit/
+
+The function is traced once per types of its arrays and values of everything else; the plan is
+remembered. Nothing here knows how any of it works: read `_match/_find.py` next.
+"""
+
+import functools
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+from jax.core import Tracer
+from jax.extend import core as jex_core
+
+from . import _compat, _errors
+from ._arguments import Layout, split
+from ._check import first_difference
+from ._emit import Emitter
+from ._fold_report import FoldReport, report
+from ._plan import Form, Options, Plan, Planner
+from ._units import unit_support
+
+
+def fold(
+    fn: Callable[..., Any] | None = None,
+    *,
+    form: Form = "auto",
+    min_blocks: int = 3,
+    check: bool = False,
+) -> Any:
+    """Wraps a function so that each block it repeats is compiled once.
+
+    The function stays as it is written: a loss, a forward pass, a whole train step with its
+    optimizer. Its repeated blocks are found in what it computes, proven to be the same, and handed
+    to XLA as one block that is called, or as a loop. What can't be proven stays as written.
+
+        >>> import jax, jax.numpy as jnp, compilecut as cc
+        >>> def model(weights, x):
+        ...     for w in weights:
+        ...         x = x + jnp.tanh(x @ w)
+        ...     return x.sum()
+        >>> weights = list(jax.random.normal(jax.random.key(0), (12, 8, 8)))
+        >>> value = jax.jit(cc.fold(model))(weights, jnp.ones(8))
+
+    Args:
+        fn: the function. Arrays in its arguments are data; everything else (numbers, strings,
+            functions) is static, and a new value means a new trace, as with `eqx.filter_jit`.
+        form: how repeats are emitted. "unit" calls one compiled block, "scan" loops over stacks,
+            "auto" takes what pays for each repeat, and leaves those that don't pay as written.
+        min_blocks: how many blocks make a repeat.
+        check: compare each folded program with the original, equation by equation, before it is
+            used. One that doesn't check is not used, with a warning.
+
+    Returns:
+        A callable with the same signature and results. Called directly it compiles, as `jax.jit`
+        does; under `jit`, `grad`, `vmap` and other transforms it is a plain function.
+
+    Raises:
+        InputError: an option that doesn't exist.
+
+    Sharp edges:
+        - Under compile options as they are, the bits may differ from those of the program as
+          written, because XLA fuses and reassociates across blocks that it no longer sees as one
+          piece. `compilecut.testing.assert_equivalent` compares without these.
+        - A Python number among the arguments is static: pass a step counter as an array.
+        - Blocks at the ends of a differentiated loop lack some equations. These are computed there
+          too, on zeros, and dropped; `jax_debug_nans` may see them.
+    """
+    if fn is None:
+        return functools.partial(fold, form=form, min_blocks=min_blocks, check=check)
+    if isinstance(fn, Folded):
+        return fn
+    return Folded(fn, Options(form=_form(form), min_blocks=_blocks(min_blocks)), check)
+
+
+def _form(form: Any) -> Literal["auto", "unit", "scan", "batch"]:
+    if form not in ("auto", "unit", "scan", "batch"):
+        raise _errors.unknown_form(form)
+    return form
+
+
+def _blocks(min_blocks: Any) -> int:
+    if not isinstance(min_blocks, int) or min_blocks < 2:
+        raise _errors.bad_min_blocks(min_blocks)
+    return min_blocks
+
+
+class Folded:
+    """A function wrapped by `fold`. Call it as the function itself."""
+
+    def __init__(self, fn: Callable[..., Any], options: Options, check: bool):
+        functools.update_wrapper(self, fn)
+        self._fn = fn
+        self._name = getattr(fn, "__name__", type(fn).__name__)
+        self._options = options
+        self._check = check
+        self._flat: dict[Layout, _Flat] = {}
+        self._runs: dict[int, _Run] = {}  # by traced jaxpr, which the run keeps alive
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns what the function returns."""
+        if _debugging():
+            return self._fn(*args, **kwargs)
+        arrays, layout = split((args, kwargs))
+        run = self.trace(arrays, layout)
+        return run.layout.join(run(arrays))
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Binds to an instance, so that methods can be decorated."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<fold({self._name})>"
+
+    def report(self, *args: Any, **kwargs: Any) -> FoldReport:
+        """Returns what is folded for these arguments, what isn't, and why.
+
+        Arguments may be `jax.ShapeDtypeStruct`s; nothing is computed.
+        """
+        run = self.trace(*split((args, kwargs)))
+        return report(self._name, run.plan)
+
+    def trace(self, arrays: list[Any], layout: Layout) -> "_Run":
+        """Traces and plans, or remembers: one `_Run` per types of arrays and static values."""
+        flat = self._flat.get(layout)
+        if flat is None:
+            flat = self._flat[layout] = _Flat(self._fn, layout)
+        closed, results = flat.trace(arrays)
+        run = self._runs.get(id(closed))
+        if run is None:
+            run = self._make_run(closed, results)
+            if not any(isinstance(const, Tracer) for const in closed.consts):
+                self._runs[id(closed)] = run
+        return run
+
+    def _make_run(self, closed: Any, results: Layout) -> "_Run":
+        plan = Planner(self._options, units=unit_support()).plan(closed)
+        run = _Run(closed, plan, results)
+        if self._check and plan.folds:
+            difference = first_difference(closed, run.emitted())
+            if difference is not None:
+                message = _errors.fold_did_not_check(self._name, difference)
+                warnings.warn(message, _errors.CompilecutWarning, stacklevel=5)
+                run.give_up()
+        return run
+
+
+class _Flat:
+    """A function of arrays alone: one per structure and static values."""
+
+    def __init__(self, fn: Callable[..., Any], layout: Layout):
+        # By traced jaxpr, which is kept so that its id stays its own.
+        self._results: dict[int, tuple[Any, Layout]] = {}
+        self._last: Layout | None = None
+
+        def flat(*arrays: Any) -> list[Any]:
+            args, kwargs = layout.join(arrays)
+            data, self._last = split(fn(*args, **kwargs))
+            return data
+
+        flat.__name__ = flat.__qualname__ = getattr(fn, "__name__", type(fn).__name__)
+        self._jit = jax.jit(flat)
+        self._function = flat
+
+    def trace(self, arrays: list[Any]) -> tuple[Any, Layout]:
+        """Returns the closed jaxpr, the same for the same types and settings, and the results."""
+        closed: Any = self._jit.trace(*arrays).jaxpr
+        if id(closed) not in self._results:
+            assert self._last is not None, "a new jaxpr means that the function was called"
+            self._results[id(closed)] = (closed, self._last)
+        layout = self._results[id(closed)][1]
+        if len(closed.in_avals) != len(arrays):  # it closes over tracers: they become constants
+            closed = jax.make_jaxpr(self._function)(*arrays)
+        return closed, layout
+
+
+class _Run:
+    """A traced function, its plan, and how to run it."""
+
+    def __init__(self, closed: Any, plan: Plan, layout: Layout):
+        self.closed = closed
+        self.plan = plan
+        self.layout = layout
+        self._inline: Callable[..., list[Any]] = functools.partial(_emit, Emitter(), plan)
+        if not plan.folds:
+            self.give_up()
+        self._jit = jax.jit(lambda *arrays: self._inline(*arrays))
+
+    def give_up(self) -> None:
+        """Runs the function as it was written from now on."""
+        self._inline = jex_core.jaxpr_as_fun(self.closed)
+
+    def emitted(self) -> Any:
+        """Returns the folded program, as a closed jaxpr."""
+        return jax.make_jaxpr(self._inline)(*self.closed.in_avals)
+
+    def __call__(self, arrays: list[Any]) -> list[Any]:
+        traced = _compat.tracing() or any(isinstance(array, Tracer) for array in arrays)
+        return list((self._inline if traced else self._jit)(*arrays))
+
+
+def _emit(emitter: Emitter, plan: Plan, *arrays: Any) -> list[Any]:
+    return emitter.run_alone(plan, arrays)
+
+
+def _debugging() -> bool:
+    """Says whether a debugging mode wants to see the user's own program run."""
+    return bool(jax.config.jax_disable_jit)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def explain(fn: Callable[..., Any]) -> Callable[..., FoldReport]:
+    """Returns a function that says what `fold` would do to a call of `fn`, and why.
+
+        >>> import jax.numpy as jnp, compilecut as cc
+        >>> report = cc.explain(lambda x: x + 1)(jnp.ones(3))
+        >>> len(report.repeats)
+        0
+
+    Args:
+        fn: a function, folded or not.
+    """
+    folded = fn if isinstance(fn, Folded) else fold(fn)
+    return folded.report

@@ -1,0 +1,250 @@
+"""Choosing: which of the repeats that were found are folded, and in which form.
+
+The unit of cost is one equation as XLA compiles it. Calling a block instead of writing it out saves
+its equations and costs a little for each thing passed in or out.
+"""
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+from typing import Any, Literal
+
+from jax.extend import core as jex_core
+from jax.extend.core import primitives as prim
+
+from ._jaxpr import Equation, Operand, Program, Value, call_effects, flatten, live_equations
+from ._match import Call, FoundRepeat, Loop, Mismatch, as_loops, element_sources, find, order
+
+Form = Literal["auto", "unit", "scan", "batch"]
+
+# What one argument or result of one call costs, in equations.
+_PER_OPERAND = 0.25
+# Repeats that save fewer equations than this are left alone.
+_WORTH_A_LOOK = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class UnitCall:
+    """One call of a block.
+
+    Attributes:
+        repeat: the repeat it is of.
+        call: the call.
+    """
+
+    repeat: FoundRepeat
+    call: Call
+
+
+Step = Equation | UnitCall | Loop
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Plan:
+    """How a program runs, folded.
+
+    Attributes:
+        program: as written.
+        steps: what to do, in order: equations, calls of folded blocks, loops.
+        shared: values that are the same as another, by the value to be replaced.
+        wanted: values that some step takes, other than from the call before in its loop.
+        blocks: the plan of each block, by its key.
+        repeats: what was folded in this program itself, most saved first.
+        inner: plans of programs inside equations, by equation and parameter.
+        mismatches: blocks that look alike and are not.
+    """
+
+    program: Program
+    steps: tuple[Step, ...]
+    shared: dict[Value, Value]
+    wanted: frozenset[Operand]
+    blocks: dict[Hashable, "Plan"]
+    repeats: tuple[FoundRepeat, ...]
+    inner: dict[Equation, dict[str, Any]]
+    mismatches: tuple[Mismatch, ...]
+
+    @property
+    def folds(self) -> bool:
+        """Whether anything is folded, here or deeper."""
+        return bool(self.repeats or self.inner)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the user chose.
+
+    Attributes:
+        form: "auto", "unit", "scan" or "batch".
+        min_blocks: how many blocks make a repeat.
+    """
+
+    form: Form
+    min_blocks: int
+
+
+# Elements of stacks that come in as arguments: (stack, place) by position of the argument.
+Stacked = dict[int, tuple[Hashable, int]]
+
+
+class Planner:
+    """Plans programs; jaxprs that occur many times are planned once."""
+
+    def __init__(self, options: Options, units: bool = True):
+        self._options = options
+        self._units = units
+        self._jaxprs: dict[int, tuple[Any, Plan | None]] = {}
+        self._blocks: dict[Hashable, Plan] = {}
+
+    def plan(self, closed: Any, stacked: Stacked | None = None) -> Plan:
+        """Plans a closed jaxpr, some of whose arguments may come in stacks."""
+        return self.plan_program(flatten(closed, keep_calls=True), stacked or {})
+
+    def plan_program(self, program: Program, stacked: Stacked) -> Plan:
+        """Plans a program."""
+        program = dataclasses.replace(program, equations=_needed(program))
+        sources = {program.arguments[i]: source for i, source in stacked.items()}
+        found = find(program, self._options.min_blocks, worth, sources)
+        shared = {k: v for repeat in found.repeats for k, v in repeat.shared.items()}
+        steps = self._choose(program, found.repeats, shared, sources)
+        for repeat in found.repeats:
+            if repeat.key not in self._blocks:
+                self._blocks[repeat.key] = self.plan_program(repeat.block, {})
+        equations = [step for step in steps if isinstance(step, Equation)]
+        return Plan(
+            program=program,
+            steps=tuple(steps),
+            shared=shared,
+            wanted=_wanted(program, steps, shared),
+            blocks=self._blocks,
+            repeats=tuple(found.repeats),
+            inner={eqn: plans for eqn in equations if (plans := self._inner(eqn))},
+            mismatches=tuple(found.mismatches),
+        )
+
+    # --- forms
+
+    def _choose(
+        self,
+        program: Program,
+        repeats: Sequence[FoundRepeat],
+        shared: dict[Value, Value],
+        sources: dict[Value, tuple[object, int]],
+    ) -> list[Step]:
+        """Gives each repeat its form. Loops come in the order of the program, sources first."""
+        chosen: dict[tuple[Call, ...], UnitCall | Loop] = {}
+        sources = dict(sources)
+        for repeat in sorted(repeats, key=lambda r: r.calls[0].positions[0]):
+            for piece in self._forms(program, repeat, shared, chosen, sources.get):
+                chosen[_calls_of(piece)] = piece
+                if isinstance(piece, Loop):
+                    sources.update(element_sources(piece))
+        steps = order(program, shared, list(chosen))
+        assert steps is not None, "each repeat was accepted only if there was an order"
+        return [program.equations[s] if isinstance(s, int) else chosen[s] for s in steps]
+
+    def _forms(
+        self, program: Program, repeat: FoundRepeat, shared: Any, chosen: Any, source: Any
+    ) -> Sequence[UnitCall | Loop]:
+        """Returns what the calls of a repeat become; calls that are left out stay as written."""
+        form = self._options.form
+        if form != "unit":
+            loops = as_loops(repeat, source, self._options.min_blocks)
+            wanted = [
+                loop
+                for loop in loops
+                if form == "scan" or not self._units or reads_stacks(loop, source)
+            ]
+            if wanted and self._can_run(program, shared, chosen, wanted):
+                return wanted
+        if form != "scan" and self._units and unit_pays(repeat):
+            return [UnitCall(repeat=repeat, call=call) for call in repeat.calls]
+        return []
+
+    def _can_run(self, program, shared, chosen, loops) -> bool:
+        groups = [*chosen, *(loop.calls for loop in loops)]
+        return order(program, shared, groups) is not None
+
+    # --- programs inside equations
+
+    def _inner(self, eqn: Equation) -> dict[str, Any]:
+        """Returns the plans of the jaxprs inside an equation that can be replaced, if any fold."""
+        plans: dict[str, Any] = {}
+        for name in _INNER.get(eqn.primitive, ()):
+            param = eqn.params[name]
+            many = isinstance(param, tuple)
+            planned = [self._jaxpr(jaxpr) for jaxpr in (param if many else (param,))]
+            if any(planned):
+                plans[name] = planned if many else planned[0]
+        return plans
+
+    def _jaxpr(self, jaxpr: Any) -> Plan | None:
+        if id(jaxpr) not in self._jaxprs:
+            plan = self.plan(jaxpr)
+            self._jaxprs[id(jaxpr)] = (jaxpr, plan if plan.folds else None)
+        return self._jaxprs[id(jaxpr)][1]
+
+
+# The parameters that hold programs which may be replaced by equal ones.
+_INNER: dict[jex_core.Primitive, tuple[str, ...]] = {
+    prim.jit_p: ("jaxpr",),
+    prim.remat_p: ("jaxpr",),
+    prim.scan_p: ("jaxpr",),
+    prim.while_p: ("body_jaxpr",),
+    prim.cond_p: ("branches",),
+}
+
+
+def _calls_of(piece: UnitCall | Loop) -> tuple[Call, ...]:
+    return (piece.call,) if isinstance(piece, UnitCall) else piece.calls
+
+
+def _wanted(
+    program: Program, steps: Sequence[Step], shared: dict[Value, Value]
+) -> frozenset[Operand]:
+    wanted: set[Operand] = set(program.outputs)
+    for step in steps:
+        if isinstance(step, Equation):
+            wanted.update(step.inputs)
+        elif isinstance(step, UnitCall):
+            wanted.update(v for v in step.call.inputs if v is not None)
+        else:
+            carried = {port for port, _ in step.carries}
+            for place, call in enumerate(step.calls):
+                for port, operand in enumerate(call.inputs):
+                    if operand is not None and (place == 0 or port not in carried):
+                        wanted.add(operand)
+    wanted.update(shared.values())
+    return frozenset(wanted)
+
+
+def _needed(program: Program) -> list[Equation]:
+    effects = set(map(id, call_effects(program.equations)))
+    if not effects:
+        return live_equations(program)
+    kept = [eqn for eqn in program.equations if id(eqn) in effects]
+    inputs = [v for eqn in kept for v in eqn.inputs]
+    wider = dataclasses.replace(program, outputs=(*program.outputs, *inputs))
+    live = set(map(id, live_equations(wider))) | effects
+    return [eqn for eqn in program.equations if id(eqn) in live]
+
+
+def worth(repeat: FoundRepeat) -> bool:
+    """Says whether a repeat could pay in some form."""
+    return repeat.saved >= _WORTH_A_LOOK
+
+
+def unit_pays(repeat: FoundRepeat) -> bool:
+    """Says whether calling a block costs less than writing it out."""
+    passed = len(repeat.block.arguments) + len(repeat.block.outputs)
+    return repeat.saved > len(repeat.calls) * passed * _PER_OPERAND + repeat.weight
+
+
+def reads_stacks(loop: Loop, source: Any) -> bool:
+    """Says whether most of what a loop reads already stands in stacks."""
+    elements = [
+        operand
+        for port in loop.xs
+        for call in loop.calls
+        if (operand := call.inputs[port]) is not None
+    ]
+    stacked = sum(source(operand) is not None for operand in elements)
+    return 2 * stacked >= len(elements)
