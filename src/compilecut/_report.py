@@ -4,12 +4,18 @@ import dataclasses
 import enum
 import io
 import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import rich.box
 import rich.console
 import rich.table
 from jax.extend import source_info_util
+
+from . import _compat
 
 
 class SkipReason(enum.Enum):
@@ -46,7 +52,7 @@ class Repeat:
 
     Attributes:
         n: how often it occurs.
-        where: the user's `file:line`, or empty.
+        where: the user's `file:line`, or empty where nothing is computed.
         equations: equations of one occurrence.
         result: types of its results.
         leaves: paths of all results, by occurrence.
@@ -94,14 +100,25 @@ class Report:
             yield self._table()
         for skip in self.skips:
             yield f"as written: {skip}"
+        yield from self._nothing_gained()
 
     def _headline(self) -> str:
+        equations = _count(self.equations, "equation")
         if not self.repeats:
-            return f"{self.name}: {self.equations} equations"
+            return f"{self.name}: {equations}"
         return (
-            f"{self.name}: {self.sites} sites of {len(self.repeats)} kinds in {self.equations} "
-            f"equations, {self.on_host} of them key arithmetic; {self.programs} programs compiled"
+            f"{self.name}: {_count(self.sites, 'site')} of {_count(len(self.repeats), 'kind')} in "
+            f"{equations}, {self.on_host} of them key arithmetic; "
+            f"{_count(self.programs, 'program')} compiled"
         )
+
+    def _nothing_gained(self) -> Iterable[str]:
+        if not self.repeats:
+            yield "nothing gained: jax.jit compiles it as it is"
+        elif self.sites == 1:
+            yield "nothing gained: one site is compiled once by jax.jit as well"
+        elif self.sites == len(self.repeats):
+            yield "nothing gained: no two sites are the same computation"
 
     def _table(self) -> rich.table.Table:
         table = rich.table.Table(box=rich.box.SIMPLE)
@@ -110,8 +127,9 @@ class Report:
         for heading in ("result", "random bits", "where", "first leaf"):
             table.add_column(heading)
         for r in self.repeats:
-            cells = (str(r.n), str(r.equations), f"{r.bytes:,}", r.result, r.bits, r.where)
-            table.add_row(*cells, r.leaves[0][0])
+            where = r.where or "(nothing computed)"
+            cells = (str(r.n), str(r.equations), f"{r.bytes:,}", r.result, r.bits, where)
+            table.add_row(*cells, r.leaves[0][0] or "(the result)")
         return table
 
     def __str__(self) -> str:
@@ -125,9 +143,74 @@ class Report:
         return console.export_html(inline_styles=True)
 
 
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+# --- lines of the user's file
+
+_Frame = tuple[str, str, int]  # file, function, line
+
+# JAX and what stands on it, wherever it is installed: a user's line is none of theirs.
+_FRAMEWORKS = ("jax", "jaxlib", "flax", "haiku", "equinox", "optax", "compilecut")
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_STANDARD = Path(sysconfig.get_path("stdlib"))
+
+
 def source_line(eqn: Any) -> str:
-    """Returns the user's `file:line` of an equation, or nothing where JAX kept none."""
-    summary = source_info_util.summarize(eqn.source_info)
+    """Returns the user's `file:line` of an equation.
+
+    That is the innermost call in a file that is neither of a library nor of Python. Where an init
+    is a library's own, it is the library's line; and nothing, where JAX kept none.
+
+    Args:
+        eqn: anything with `source_info` and `scope`. JAX traces what is inside an inner call once
+            and keeps no line outside it: those of the call itself are looked at then.
+    """
+    source_info, scope = eqn.source_info, eqn.scope
+    frames = _compat.stack_of(source_info)
+    while scope is not None:
+        source_info, scope = scope.source_info, scope.parent
+        frames += _compat.stack_of(source_info)
+    return (
+        _first_line(frames, _is_users)
+        or _first_line(frames, lambda file: not _is_in(file, _FRAMEWORKS))
+        or _line_of_a_library(source_info)
+        # An init of JAX's own: a line in it, if not of the wrapper that filters tracebacks.
+        or _first_line(reversed(frames), lambda file: Path(file).name != "traceback_util.py")
+    )
+
+
+def _first_line(frames: Iterable[_Frame], wanted: Callable[[str], bool]) -> str:
+    lines = (
+        f"{Path(file).name}:{line}"
+        for file, function, line in frames
+        if not _is_generated(file, function) and wanted(file)
+    )
+    return next(lines, "")
+
+
+def _line_of_a_library(source_info: Any) -> str:
+    """Returns the line JAX shows: libraries may tell it which of their files are machinery."""
+    summary = source_info_util.summarize(source_info)
     # "path:line (function)" or "path:line:column (function)", depending on the Python version.
-    found = re.match(r"(?:.*[/\\])?([^/\\:]+:\d+)", summary)
-    return found.group(1) if found else ""
+    found = re.match(r"(.*[/\\])?([^/\\:]+:\d+)", summary)
+    return found[2] if found and not _is_in(found[0], ("compilecut",)) else ""
+
+
+def _is_users(file: str) -> bool:
+    return not _is_in(file, _FRAMEWORKS) and _INSTALLED.isdisjoint(Path(file).parts)
+
+
+def _is_in(file: str, packages: Iterable[str]) -> bool:
+    """Says whether a file is of Python itself or of a package, going by what was imported."""
+    path = Path(file)
+    modules = (sys.modules.get(name) for name in packages)
+    folders = [Path(m.__file__).parent for m in modules if m is not None and m.__file__]
+    standard = path.is_relative_to(_STANDARD) and _INSTALLED.isdisjoint(path.parts)
+    return standard or any(map(path.is_relative_to, folders))
+
+
+def _is_generated(file: str, function: str) -> bool:
+    """Says whether a frame is of no file: a dataclass's `__init__`, an import."""
+    return file.startswith("<frozen") or (file == "<string>" and function.endswith("__"))

@@ -57,7 +57,9 @@ def _repeat(group: Group, paths: list[str]) -> Repeat:
 
 
 def _where(group: Group) -> str:
-    return source_line(group.pattern.equations[-1]) if group.pattern.equations else ""
+    site = group.pattern
+    equations = site.equations or tuple(draw.equation for draw in site.draws)
+    return source_line(equations[-1]) if equations else ""
 
 
 def _draws(group: Group) -> bool:

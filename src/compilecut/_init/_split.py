@@ -54,12 +54,14 @@ class Draw:
         width: bits per element.
         value: what the site's equations call the bits, of shape `(*keys, *shape)`.
         twins: other names for the same bits, where the site draws them more than once.
+        equation: the draw as it was written.
     """
 
     key: Operand
     shape: tuple[int, ...]
     width: int
     value: Value
+    equation: Equation
     twins: tuple[Value, ...] = ()
 
 
@@ -333,6 +335,7 @@ def _draws(facts: _Facts, indices: list[int]) -> tuple[Draw, ...]:
             shape=tuple(eqn.params["shape"]),
             width=eqn.params["bit_width"],
             value=eqn.outputs[0],
+            equation=eqn,
             twins=tuple(twin.outputs[0] for twin in twins),
         )
         for eqn, *twins in same.values()

@@ -50,10 +50,12 @@ class Scope:
     Attributes:
         name: of the called function.
         parent: the call around it, if any.
+        source_info: where the call stands; the equations inside don't know it.
     """
 
     name: str
     parent: "Scope | None"
+    source_info: Any = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
