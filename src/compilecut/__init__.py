@@ -23,6 +23,9 @@ from ._errors import (
 from ._errors import (
     ShardingError as ShardingError,
 )
+from ._fold import Folded as Folded
+from ._fold import explain as explain
+from ._fold import fold as fold
 from ._init._stacks import Stacks as Stacks
 from ._report import (
     Repeat as Repeat,
