@@ -490,3 +490,54 @@ def test_outs_are_no_views_of_the_chunks():
     chunks[2][:] = 7
     assert all(isinstance(out, jax.Array) for out in outs)
     assert float(outs[2].sum()) == 4.0
+
+
+# --- weak types
+
+
+def add(carry, x):
+    return carry + x, {"out": x * 2, "one": 1.0}
+
+
+def add_array(carry, x):
+    return carry + jnp.sum(x), {"out": carry + jnp.sum(x), "twice": 2 * jnp.sum(x)}
+
+
+def restart(carry, x):
+    return jnp.asarray(0.5) + 0 * x, jnp.sin(x)
+
+
+def count(carry, x):
+    return {"n": carry["n"] + 1, "sum": carry["sum"] + x}, carry["n"]
+
+
+WEAK_CASES = {
+    "numbers": (add, 0.0, [1.0, 2.0, 3.0]),
+    "arrays": (add_array, 0.0, [jnp.ones(2)] * 3),
+    "a weak result of a strong carry": (restart, jnp.zeros(()), [1.0, 2.0]),
+    "a count": (count, {"n": 0, "sum": jnp.zeros(3)}, [1.0, 2.0, 3.0]),
+    "a tail": (count, {"n": 0, "sum": 0.0}, [1.0, 2.0, jnp.asarray(3.0), np.float32(4)]),
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("jitted", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", WEAK_CASES)
+def test_results_are_as_weak_as_those_of_the_python_loop(case, mode, jitted):
+    body, carry, chunks = WEAK_CASES[case]
+    wrap = jax.jit if jitted else lambda function: function
+    loop = wrap(lambda: python_loop(body, carry, chunks))()
+    mine = wrap(lambda: scan_chunks(body, carry, chunks, mode=mode))()
+
+    def weak(tree):
+        return jax.tree.map(lambda leaf: jax.typeof(leaf).weak_type, tree)
+
+    assert weak(mine) == weak(loop)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("mode", MODES)
+def test_a_number_as_carry_is_of_the_bodys_type_from_the_first_chunk_on(mode):
+    _, outs = scan_chunks(lambda c, x: (c + jnp.sum(x), c), 0.0, [jnp.ones(2)] * 3, mode=mode)
+    assert [out.weak_type for out in outs] == [False] * 3

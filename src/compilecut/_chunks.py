@@ -18,6 +18,7 @@ from ._chunking._emit import as_list, as_stack, make_step, run_calls, run_scan
 from ._chunking._groups import Group, Stacked, along_leading_axis, consecutive
 from ._chunking._leaves import take_apart
 from ._chunking._shared import Sharer
+from ._jaxpr import as_weak_as
 
 Mode = Literal["auto", "scan", "unit", "unroll"]
 
@@ -58,7 +59,7 @@ def scan_chunks(
         body: `body(carry, chunk) -> (carry, out)`, as in `jax.lax.scan`. What it captures (the
             parameters, say) goes into the loop as an operand and is differentiated as usual.
         carry: the initial carry. A weakly typed leaf such as `0.0` takes the type that `body` gives
-            it; every other leaf has to keep its type.
+            it, from the first chunk on; every other leaf has to keep its type.
         chunks: a list or tuple with one pytree per chunk; or anything else as *one* pytree whose
             arrays have the chunks along their leading axis, `(n, ...)`. In a chunk, arrays, keys
             and numbers are data. Bools, strings, enum members, callables and everything else are
@@ -79,7 +80,8 @@ def scan_chunks(
 
     Returns:
         The last carry, and the outs in the order of `chunks` whatever `reverse` says: a list if
-        `chunks` was a list or tuple, else stacked along a new leading axis, `(n, ...)`.
+        `chunks` was a list or tuple, else stacked along a new leading axis, `(n, ...)`. What a
+        plain loop would return weakly typed is weakly typed.
 
     Raises:
         ChunkError: `chunks` is empty, leading axes differ, an integer is too large for JAX's
@@ -120,7 +122,6 @@ def scan_chunks(
         - Where `body` uses a captured operand several times, the loop sums its cotangents within
           each chunk first and a plain Python loop in one long sum: gradients can round otherwise.
           Over several groups a scan sums within each group first; units keep the plain order.
-        - Carry and outs come back strongly typed, also where a plain loop gives weak ones.
         - With sharded operands a loop communicates once per chunk. XLA can combine the reduces of
           chunks that are written out.
         - Called outside `jit`, each call traces and compiles anew. Call it from jitted code.
@@ -141,9 +142,10 @@ def scan_chunks(
     outs: list[Any] = [None] * len(groups)
     for i in reversed(range(len(groups))) if settings.reverse else range(len(groups)):
         state, outs[i] = run.group(state, groups[i])
+    last = run.as_weak_as_the_body_gives(state)
     if isinstance(groups[0], Stacked):
-        return state.whole(), outs[0]
-    return state.whole(), [out for group in outs for out in group]
+        return last.whole(), outs[0]
+    return last.whole(), [out for group in outs for out in group]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +175,7 @@ class _Run:
         self._settings = settings
         self._sharer = Sharer(settings.accum_dtype)
         self._steps: list[Step] = []
+        self._last: Step | None = None
 
     def group(self, carry: Carry, group: Group) -> tuple[Carry, Any]:
         """Runs one group; returns its outs stacked if it came stacked, else as a list."""
@@ -181,12 +184,19 @@ class _Run:
         carry, step = settle(
             carry, lambda c: self._step(c, group), self._body, first, settings.accum_dtype
         )
+        self._last = step
         form = self._choose(step, carry, group)
         if form == "scan":
             carry, outs = run_scan(step, carry, group, settings.unroll, settings.reverse)
             return carry, outs if stacked else as_list(outs, group.length)
         carry, outs = run_calls(step, carry, group, form == "unit", settings.reverse)
         return carry, as_stack(outs) if stacked else outs
+
+    def as_weak_as_the_body_gives(self, carry: Carry) -> Carry:
+        """Returns the last carry as the last chunk's body gives it: a loop may need it strong."""
+        assert self._last is not None
+        pairs = zip(carry.leaves, self._last.block.carry_out, strict=True)
+        return carry.replace([v if v.dtype != t.dtype else as_weak_as(v, t) for v, t in pairs])
 
     def _step(self, carry: Carry, group: Group) -> Step:
         """Returns the traced body for a carry and a group, tracing it if it is a new kind."""

@@ -13,7 +13,7 @@ from jax.core import eval_jaxpr
 from jax.extend.core import primitives as prim
 
 from .. import _compat, _errors
-from .._jaxpr._walk import sub_jaxprs
+from .._jaxpr import as_weak_as, sub_jaxprs
 from ._leaves import Form
 
 Body = Callable[[Any, Any], tuple[Any, Any]]
@@ -30,6 +30,7 @@ class Block:
         carry_in: the types of the carry's leaves that it was traced with.
         carry_out: the types they come out with.
         indifferent: the carry leaves that may as well be strongly typed: the trace would be equal.
+        out_types: the types of the leaves of `out`.
         out_tree: the structure of `out`.
     """
 
@@ -39,6 +40,7 @@ class Block:
     carry_in: tuple[Any, ...]
     carry_out: tuple[Any, ...]
     indifferent: frozenset[int]
+    out_types: tuple[Any, ...]
     out_tree: Any
 
     def accepts(self, form: Form, carry: Sequence[Any]) -> bool:
@@ -57,8 +59,13 @@ class Block:
     def evaluate(
         self, captured: Sequence[Any], carry: Sequence[Any], data: Sequence[Any]
     ) -> list[Any]:
-        """Returns the leaves of the next carry and of `out`."""
-        return eval_jaxpr(self.jaxpr, captured, *carry, *data)
+        """Returns the leaves of the next carry and of `out`, as weakly typed as they were traced.
+
+        Numbers in a chunk come in strongly typed here (stacked, they are an array).
+        """
+        results = eval_jaxpr(self.jaxpr, captured, *carry, *data)
+        types = (*self.carry_out, *self.out_types)
+        return [as_weak_as(*pair) for pair in zip(results, types, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -110,8 +117,16 @@ def trace_block(
         carry_in=tuple(v.aval for v in jaxpr.invars[:n]),
         carry_out=tuple(v.aval for v in jaxpr.outvars[:n]),
         indifferent=frozenset(i for i in weak if _weakness_unused(jaxpr, jaxpr.invars[i])),
+        out_types=tuple(_out_type(jaxpr, v, n) for v in jaxpr.outvars[n:]),
         out_tree=trees[-1],
     )
+
+
+def _out_type(jaxpr: Any, var: Any, n_carry: int) -> Any:
+    """Returns an out's type; a carry that is handed out is weak only if it stays so."""
+    carries = zip(jaxpr.invars[:n_carry], jaxpr.outvars[:n_carry], strict=True)
+    after = next((after for before, after in carries if before is var), var)
+    return var.aval.update(weak_type=False) if not after.aval.weak_type else var.aval
 
 
 def _take_result(body: Body, result: Any, carry_tree: Any) -> tuple[list[Any], list[Any], Any]:

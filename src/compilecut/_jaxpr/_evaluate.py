@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.core import Tracer
 from jax.extend import source_info_util
+from jax.extend.core import primitives as prim
 
 from ._program import Equation, Literal, Operand, Passed, Scope, Value
 
@@ -119,5 +119,8 @@ def read(env: Env, operand: Operand) -> Any:
 def as_weak_as(result: Any, aval: Any) -> Any:
     """Restores a weak type that a result lost because its inputs came in strongly typed."""
     if aval.weak_type and not jax.typeof(result).weak_type:
-        return jax.lax.convert_element_type(result, type(np.zeros((), aval.dtype).item()))
+        # `jax.lax.convert_element_type` takes a weak type away and never gives one.
+        return prim.convert_element_type_p.bind(
+            result, new_dtype=aval.dtype, weak_type=True, sharding=None
+        )
     return result
