@@ -116,13 +116,13 @@ def _broadcast(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term]
         return None
     (term,), shape = inputs, tuple(eqn.params["shape"])
     dimensions = tuple(int(d) for d in eqn.params["broadcast_dimensions"])
+    if shape and dimensions == tuple(range(1, len(shape))) and terms.shape(term) == shape[1:]:
+        return [Rows((term,) * shape[0])]
     if isinstance(term, Rows):
         if not dimensions or dimensions[0] != 0 or len(term.elements) != shape[0]:
             return None
         inner = tuple(d - 1 for d in dimensions[1:])
         return _each(terms, eqn, term, shape=shape[1:], broadcast_dimensions=inner)
-    if shape and dimensions == tuple(range(1, len(shape))) and terms.shape(term) == shape[1:]:
-        return [Rows((term,) * shape[0])]
     return None
 
 
