@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from compilecut._chunks import scan_chunks
-from compilecut._errors import ChunkError, ChunkTypeError, CompilecutError
+from compilecut._errors import ChunkError, ChunkTypeError, CompilecutError, CompilecutWarning
 
 pytestmark = pytest.mark.quick
 
@@ -60,9 +60,40 @@ def test_a_weak_carry_that_can_not_become_what_the_body_returns():
     refused(ChunkTypeError, ["carry", "float32[]", "float32[3]"], body, 0.0, [1.0, 2.0])
 
 
-@pytest.mark.parametrize("result", [None, [1, 2], (1,), (1, 2, 3)])
-def test_a_body_that_returns_no_pair(result):
-    refused(ChunkTypeError, ["a pair (carry, out)", __file__], lambda c, x: result, 0.0, [1.0])
+@pytest.mark.parametrize(
+    ("result", "parts"),
+    [
+        (None, ["returned None", "`carry, None`"]),
+        ([1, 2], ["a list of 2", "return a tuple"]),
+        ((1,), ["a tuple of 1"]),
+        ((1, np.ones(3), {"a": 1}), ["a tuple of 3", "float64[3]", "'a'", "`carry, (a, b)`"]),
+        (jnp.ones(()), ["returned float32[]", "the carry alone"]),
+    ],
+)
+def test_a_body_that_returns_no_pair(result, parts):
+    parts = ["a pair (carry, out)", __file__, *parts]
+    refused(ChunkTypeError, parts, lambda c, x: result, 0.0, [1.0])
+
+
+def test_a_body_that_returns_only_a_carry_that_is_a_pair():
+    parts = ["the carry alone", "a tuple of 2", "float32[3]"]
+    refused(ChunkTypeError, parts, lambda c, x: (c[0], c[1] + x), (1.0, jnp.ones(3)), [1.0])
+
+
+@pytest.mark.parametrize("ys", [jnp.zeros(4), jnp.zeros((4, 3), jnp.int32)])
+def test_a_tuple_that_was_meant_as_stacked(ys):
+    xs, seen = jnp.ones((4, 3)), []
+
+    def body(carry, chunk):
+        seen.append(chunk.shape)
+        return carry, None
+
+    with pytest.warns(CompilecutWarning, match=r"a tuple of 2 arrays \(float32\[4,3\]"):
+        scan_chunks(body, 0.0, (xs, ys))
+    assert seen == [xs.shape, ys.shape]
+    scan_chunks(body, 0.0, [xs, ys])
+    scan_chunks(body, 0.0, (xs, xs + 1))
+    scan_chunks(body, 0.0, (xs, xs[:2]))
 
 
 def test_a_body_that_returns_a_string():

@@ -334,15 +334,6 @@ def test_numbers_as_arguments():
     assert result[1].weak_type == expected[1].weak_type
 
 
-def test_a_counter_computed_beside_keys_stays_weak():
-    def counted(key, n):
-        return jax.random.normal(jax.random.fold_in(key, n + 1), (3,)), n + 1
-
-    result, expected = cc.stacked_init(counted)(KEY, 3), jax.jit(counted)(KEY, 3)
-    assert result[1].weak_type
-    assert expected[1].weak_type
-
-
 def test_a_function_that_cannot_be_traced_keeps_its_own_error():
     with pytest.raises(jax.errors.TracerBoolConversionError):
         cc.stacked_init(lambda key, flag: init(key) if flag else 0)(KEY, True)

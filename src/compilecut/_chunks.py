@@ -6,10 +6,13 @@ written without one is not done here. The pieces are in `_chunking/`; read on wi
 """
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from . import _errors, _units
 from ._chunking._block import Body, Step, trace_block
@@ -114,6 +117,7 @@ def scan_chunks(
 
     Sharp edges:
         - A tuple is a sequence of chunks, never one stacked `(x, y)`: give a dict or a NamedTuple.
+          Unlike arrays of one leading size in a tuple are run as chunks, with a warning.
         - A number in a chunk is an array inside `body`, weakly typed as the number was, in JAX's
           default precision: `x * (1 - p)` subtracts in float32 where Python would in float64, and
           a float16 can get another last bit than from a literal. It can be no shape and no index
@@ -233,7 +237,17 @@ def _is_sequence(chunks: Any) -> bool:
 def _split(chunks: Any) -> list[Group]:
     if not chunks:
         raise _errors.no_chunks()
+    if isinstance(chunks, tuple) and _may_be_stacked(chunks):
+        warnings.warn(_errors.looks_stacked(chunks), _errors.CompilecutWarning, stacklevel=3)
     return consecutive([take_apart(chunk, f"chunks[{i}]") for i, chunk in enumerate(chunks)])
+
+
+def _may_be_stacked(chunks: tuple[Any, ...]) -> bool:
+    """Says whether a tuple is rather `(xs, ys)` than chunks: unlike arrays of one leading axis."""
+    if not all(isinstance(chunk, (jax.Array, np.ndarray)) and chunk.ndim for chunk in chunks):
+        return False
+    unlike = {(chunk.shape, chunk.dtype) for chunk in chunks}
+    return len(unlike) > 1 and len({chunk.shape[0] for chunk in chunks}) == 1
 
 
 def _floating(accum_dtype: Any) -> Any:

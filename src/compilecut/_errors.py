@@ -211,11 +211,27 @@ def static_not_comparable(path: str, value: Any, other_path: str) -> ChunkTypeEr
     )
 
 
-def body_result_no_pair(body: Any, result: Any) -> ChunkTypeError:
+def body_result_no_pair(body: Any, result: Any, *, carry_alone: bool) -> ChunkTypeError:
     """The body doesn't return `(carry, out)`."""
+    remedy = "Return `carry, None` if there is nothing to collect."
+    if carry_alone:
+        remedy = "That is the carry alone: return `carry, None` if there is nothing to collect."
+    elif isinstance(result, tuple) and len(result) > 2:
+        remedy = "Collect several things in one: return `carry, (a, b)`."
+    elif isinstance(result, list) and len(result) == 2:
+        remedy = "A list is no pair: return a tuple."
     return ChunkTypeError(
-        f"{_where(body)} must return a pair (carry, out), but returned a "
-        f"{type(result).__name__}. Return `carry, None` if there is nothing to collect."
+        f"{_where(body)} must return a pair (carry, out), but returned {_outline(result)}. {remedy}"
+    )
+
+
+def looks_stacked(arrays: Any) -> str:
+    """A tuple of arrays that may have been meant as one stacked pytree."""
+    outline = ", ".join(map(_outline, arrays))
+    return (
+        f"`chunks` is a tuple of {len(arrays)} arrays ({outline}), so each array is one chunk. If "
+        "it was meant as one pytree with the chunks along the leading axis, give a dict or a "
+        "NamedTuple. If these are the chunks, give a list: that is never taken for anything else."
     )
 
 
@@ -245,6 +261,19 @@ def carry_type_changed(body: Any, path: str, before: Any, after: Any, chunk: int
         f"{_short(before)} and comes out as {_short(after)}. Every chunk must hand on the same "
         f"type. {remedy}."
     )
+
+
+def _outline(thing: Any) -> str:
+    """Says in a few words what a value is."""
+    if isinstance(thing, (tuple, list)) and not hasattr(thing, "_fields"):
+        items = ", ".join(map(_outline, thing[:4])) + (", ..." if len(thing) > 4 else "")
+        return f"a {type(thing).__name__} of {len(thing)} ({items})"
+    if isinstance(thing, dict):
+        return f"a dict with the keys {', '.join(map(repr, list(thing)[:4]))}"
+    shape, dtype = getattr(thing, "shape", None), getattr(thing, "dtype", None)
+    if shape is not None and dtype is not None:
+        return f"{dtype}[{','.join(map(str, shape))}]"
+    return "None" if thing is None else f"a {type(thing).__name__}"
 
 
 def _short(aval: Any) -> str:

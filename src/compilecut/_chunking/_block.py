@@ -130,11 +130,14 @@ def _out_type(jaxpr: Any, var: Any, n_carry: int) -> Any:
 
 
 def _take_result(body: Body, result: Any, carry_tree: Any) -> tuple[list[Any], list[Any], Any]:
+    alone = jax.tree.structure(result) == carry_tree
     if not isinstance(result, tuple) or len(result) != 2:
-        raise _errors.body_result_no_pair(body, result)
+        raise _errors.body_result_no_pair(body, result, carry_alone=alone)
     carry, out = result
     carry_leaves, tree = jax.tree.flatten(carry)
     if tree != carry_tree:
+        if alone:  # the carry is itself a pair
+            raise _errors.body_result_no_pair(body, result, carry_alone=True)
         raise _errors.carry_structure_changed(body, carry_tree, tree)
     flat_out, out_tree = jax.tree_util.tree_flatten_with_path(out)
     for name, leaves in (
