@@ -11,3 +11,5 @@ References: Necula, "Translation validation for an optimizing compiler" (2000); 
 
 from ._compare import first_difference as first_difference
 from ._terms import Rows as Rows
+from ._terms import Term as Term
+from ._terms import Terms as Terms

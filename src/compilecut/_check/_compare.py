@@ -1,6 +1,6 @@
 """The comparison of two programs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax.extend import source_info_util
@@ -9,15 +9,21 @@ from . import _rules as _rules  # fills the table of rules
 from ._terms import Term, Terms
 
 
+# How a folded program's inputs follow from the original's, and the original's outputs from its.
+Inputs = Callable[[list[Term]], Sequence[Term]]
+Outputs = Callable[[Terms, list[Term]], Sequence[Term]]
+
+
 def first_difference(
-    original: Any, folded: Any, inputs: Sequence[Term] | None = None
+    original: Any, folded: Any, inputs: Inputs | None = None, outputs: Outputs | None = None
 ) -> str | None:
     """Says where a folded program departs from the original; nothing if it doesn't.
 
     Args:
         original: a closed jaxpr.
-        folded: a closed jaxpr of the same inputs, or of `inputs`.
+        folded: a closed jaxpr.
         inputs: what the folded program is given, where that is not what the original is.
+        outputs: what of its results stands for those of the original, where it isn't they.
     """
     terms = Terms()
     given: list[Term] = [
@@ -28,27 +34,35 @@ def first_difference(
     effects = list(terms.effects)
     terms.effects.clear()
     terms.now_the_folded()
-    found = terms.read(folded, given if inputs is None else inputs)
-    return compare(terms, original, folded, expected, found) or _effects(effects, terms.effects)
+    found = terms.read(folded, given if inputs is None else inputs(given))
+    if outputs is None:
+        other_type = _other_type(original.out_avals, folded.out_avals)
+        if other_type is not None:
+            return other_type
+    else:
+        found = list(outputs(terms, found))
+    return _other_value(terms, expected, found) or _other_effects(effects, terms.effects)
 
 
-def compare(
-    terms: Terms, original: Any, folded: Any, expected: Sequence[Term], found: Sequence[Term]
-) -> str | None:
-    """Compares outputs, types first."""
+def _other_type(expected: Sequence[Any], found: Sequence[Any]) -> str | None:
     if len(expected) != len(found):
         return f"it has {len(found)} outputs, not {len(expected)}"
-    pairs = zip(original.out_avals, folded.out_avals, strict=True)
-    for place, (old, new) in enumerate(pairs):
+    for place, (old, new) in enumerate(zip(expected, found, strict=True)):
         if (old.shape, old.dtype, old.weak_type) != (new.shape, new.dtype, new.weak_type):
             return f"output {place} is {new.str_short()}, not {old.str_short()}"
+    return None
+
+
+def _other_value(terms: Terms, expected: Sequence[Term], found: Sequence[Term]) -> str | None:
+    if len(expected) != len(found):
+        return f"it has {len(found)} outputs, not {len(expected)}"
     for place, (old, new) in enumerate(zip(expected, found, strict=True)):
         if terms.whole(old) != terms.whole(new):
             return f"output {place} is another computation: {_departure(terms, old, new)}"
     return None
 
 
-def _effects(expected: Sequence[Any], found: Sequence[Any]) -> str | None:
+def _other_effects(expected: Sequence[Any], found: Sequence[Any]) -> str | None:
     return None if list(expected) == list(found) else "its effects are others, or in another order"
 
 
