@@ -104,6 +104,24 @@ def test_equinox():
     assert report.repeats[0].n >= LAYERS
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_an_equinox_module_has_to_be_filtered(wrap):
+    wrapped = wrap(cc.stacked_init(lambda key: eqx.nn.MLP(8, 8, 8, 1, key=key)))
+    with pytest.raises(TypeError, match="not a valid JAX type") as caught:
+        wrapped(jax.random.key(0))
+    assert "`eqx.filter(model, eqx.is_array)`" in "".join(caught.value.__notes__)
+
+
+def test_a_whole_nnx_module():
+    def init(key):
+        rngs = nnx.Rngs(key)
+        return nnx.List([nnx.Linear(WIDTH, WIDTH, rngs=rngs) for _ in range(LAYERS)])
+
+    assert_same(init, jax.random.key(0))
+    model = cc.stacked_init(init)(jax.random.key(0))
+    assert model[0](jnp.ones((1, WIDTH))).shape == (1, WIDTH)
+
+
 def test_equinox_stacked_layers():
     def init(key):
         make = eqx.filter_vmap(lambda k: eqx.nn.Linear(WIDTH, WIDTH, key=k))

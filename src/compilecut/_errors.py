@@ -84,6 +84,13 @@ def unknown_fan_out(fan_out: Any) -> InputError:
     return InputError(f'`fan_out` must be "arrays" or "stacks", not {fan_out!r}.')
 
 
+ADVICE_ABOUT_LEAVES = (
+    "An init under `stacked_init` returns arrays, as under `jax.jit`. Of an Equinox module return "
+    "the arrays, `eqx.filter(model, eqx.is_array)`, and put the model together with `eqx.combine`: the "
+    "tutorial on `stacked_init` shows how. What is no array elsewhere belongs into a static field."
+)
+
+
 def values_differ(name: str, difference: Any) -> CheckError:
     """`check=True` found a leaf that isn't what jit gives."""
     return CheckError(

@@ -4,11 +4,12 @@ What the parts are is decided in `_init/`; start with its `__init__.py`. Here is
 holds: the wrapped function, its lowered and its compiled form.
 """
 
+import contextlib
 import dataclasses
 import functools
 import types
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Literal, overload
 
 import jax
@@ -80,8 +81,8 @@ def stacked_init(
 
     Args:
         init_fn: any function of arrays that `jax.jit` can trace: a loop over sites,
-            `model.init` of Flax linen, an Equinox or nnx constructor filtered to its arrays, a
-            Haiku `init`.
+            `model.init` of Flax linen, an nnx constructor, an Equinox one filtered to its arrays,
+            a Haiku `init`.
         out_shardings: where the results go: a pytree, or a prefix of one, of shardings, as
             `jax.jit` takes it. Each site is generated sharded, nothing is gathered.
         fan_out: `"arrays"` returns what `init_fn` returns. `"stacks"` returns `Stacks`: sites of
@@ -222,7 +223,8 @@ class StackedInit:
         return self._make_reference()
 
     def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, placed: bool = True):
-        traced = self._jit.trace(*args, **kwargs)
+        with _advice():
+            traced = self._jit.trace(*args, **kwargs)
         dynamic = self._statics.drop(args, kwargs)
         arguments = jax.tree.leaves(dynamic)
         places = resolve(
@@ -245,7 +247,8 @@ class StackedInit:
         return LoweredInit(self, call, None)
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = self._reference(*args, **kwargs)
+        with _advice():
+            result = self._reference(*args, **kwargs)
         if self._fan_out == "arrays":
             return result
         return stack_leaves(self._trace(args, kwargs, placed=False).plan, result)
@@ -329,6 +332,17 @@ class CompiledInit:
                 path = leaf_paths(self._in_tree)[i]
                 raise _errors.compiled_for_other_type(path, aval, given)
         return arguments
+
+
+@contextlib.contextmanager
+def _advice() -> Iterator[None]:
+    """Adds a remedy to JAX's error for results that are no arrays."""
+    try:
+        yield
+    except TypeError as error:
+        if "not a valid JAX type" in str(error):
+            error.add_note(_errors.ADVICE_ABOUT_LEAVES)
+        raise
 
 
 def _debugging() -> bool:
