@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax.extend import source_info_util
+from jax.extend.core import primitives as prim
 
 from . import _rules as _rules  # fills the table of rules
 from ._terms import Term, Terms
-
 
 # How a folded program's inputs follow from the original's, and the original's outputs from its.
 Inputs = Callable[[list[Term]], Sequence[Term]]
@@ -25,7 +25,20 @@ def first_difference(
         inputs: what the folded program is given, where that is not what the original is.
         outputs: what of its results stands for those of the original, where it isn't they.
     """
-    terms = Terms()
+    wrong = None if inputs is not None else _other_type("input", original.in_avals, folded.in_avals)
+    if wrong is not None:
+        return wrong
+    difference = _difference(Terms(), original, folded, inputs, outputs)
+    if difference is not None and _has_loops(original.jaxpr):
+        # A loop that the fold made may be one that the program had elsewhere.
+        terms = Terms(through_all=True)
+        return _difference(terms, original, folded, inputs, outputs) and difference
+    return difference
+
+
+def _difference(
+    terms: Terms, original: Any, folded: Any, inputs: Inputs | None, outputs: Outputs | None
+) -> str | None:
     given: list[Term] = [
         terms.number(("argument", place), aval.shape)
         for place, aval in enumerate(original.in_avals)
@@ -36,7 +49,7 @@ def first_difference(
     terms.now_the_folded()
     found = terms.read(folded, given if inputs is None else inputs(given))
     if outputs is None:
-        other_type = _other_type(original.out_avals, folded.out_avals)
+        other_type = _other_type("output", original.out_avals, folded.out_avals)
         if other_type is not None:
             return other_type
     else:
@@ -44,12 +57,12 @@ def first_difference(
     return _other_value(terms, expected, found) or _other_effects(effects, terms.effects)
 
 
-def _other_type(expected: Sequence[Any], found: Sequence[Any]) -> str | None:
+def _other_type(what: str, expected: Sequence[Any], found: Sequence[Any]) -> str | None:
     if len(expected) != len(found):
-        return f"it has {len(found)} outputs, not {len(expected)}"
+        return f"it has {len(found)} {what}s, not {len(expected)}"
     for place, (old, new) in enumerate(zip(expected, found, strict=True)):
         if (old.shape, old.dtype, old.weak_type) != (new.shape, new.dtype, new.weak_type):
-            return f"output {place} is {new.str_short()}, not {old.str_short()}"
+            return f"{what} {place} is {new.str_short()}, not {old.str_short()}"
     return None
 
 
@@ -76,6 +89,14 @@ def _departure(terms: Terms, old: Term, new: Term) -> str:
         if not differing:
             return f"{_describe(terms, b)} where the original has {_describe(terms, a)}"
         a, b = differing[0]
+
+
+def _has_loops(jaxpr: Any) -> bool:
+    return any(
+        eqn.primitive is prim.scan_p
+        or (eqn.primitive is prim.jit_p and _has_loops(eqn.params["jaxpr"].jaxpr))
+        for eqn in jaxpr.eqns
+    )
 
 
 def _children(first: Any, second: Any) -> list[tuple[int, int]]:

@@ -1,6 +1,5 @@
 """Keys of equation parameters and of constants, made here so that the check stands alone."""
 
-import types
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -12,11 +11,7 @@ Jaxprs = Callable[[Any], Hashable]
 
 
 def key_of(param: Any, jaxpr_key: Jaxprs) -> Hashable:
-    """Returns a key: equal keys mean equal parameters. Rules given as functions don't count.
-
-    A derivative rule is made anew whenever its call is bound, so that two can't be compared; the
-    emitter takes both from the same equation.
-    """
+    """Returns a key: equal keys mean equal parameters. Functions are equal only to themselves."""
     if isinstance(param, (jex_core.Jaxpr, jex_core.ClosedJaxpr)):
         return jaxpr_key(param)
     if isinstance(param, (tuple, list)):
@@ -26,10 +21,8 @@ def key_of(param: Any, jaxpr_key: Jaxprs) -> Hashable:
         return ("dict", *((str(k), key_of(v, jaxpr_key)) for k, v in items))
     if isinstance(param, (np.ndarray, np.generic, jax.Array)):
         return constant_key(param)
-    if isinstance(param, (types.FunctionType, types.MethodType)) or type(param).__name__ in _RULES:
-        return "rule"
-    if isinstance(param, float):
-        return ("float", np.float64(param).tobytes())
+    if isinstance(param, (float, complex)):  # 0.0 == -0.0
+        return (type(param).__name__, np.complex128(param).tobytes())
     try:
         hash(param)
     except TypeError:
@@ -37,14 +30,26 @@ def key_of(param: Any, jaxpr_key: Jaxprs) -> Hashable:
     return (type(param).__name__, param)
 
 
-_RULES = ("WrappedFun", "JaxprThunk", "Partial", "partial")
-
-
 def constant_key(array: Any) -> Hashable:
     """Returns a key of an array by its contents; of one that can't be read, by its identity."""
-    if isinstance(array, jax.core.Tracer) or not getattr(array, "is_fully_addressable", True):
-        return ("object", id(array))
-    if isinstance(array, jax.Array) and jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+    if _is_keys(array):
         return ("key", str(array.dtype), constant_key(jax.random.key_data(array)))
+    if not readable(array):
+        return ("object", id(array))
     host = np.asarray(array)
     return ("array", str(host.dtype), host.shape, host.tobytes())
+
+
+def readable(array: Any) -> bool:
+    """Says whether an array's numbers can be read here and now."""
+    if isinstance(array, jax.core.Tracer) or not getattr(array, "is_fully_addressable", True):
+        return False
+    return not _is_keys(array)
+
+
+def _is_keys(array: Any) -> bool:
+    return (
+        isinstance(array, jax.Array)
+        and not isinstance(array, jax.core.Tracer)
+        and jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
+    )

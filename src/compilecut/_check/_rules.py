@@ -4,10 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import primitives as prim
 
 from .. import _compat
 from ._terms import RULES, Rows, Term, Terms
+
+# Arrays of more elements than this are not looked into.
+_MANY = 4096
 
 Rule = Callable[[Terms, Any, Sequence[Term]], Sequence[Term] | None]
 
@@ -30,7 +34,7 @@ def _rule(*primitives: Any) -> Callable[[Rule], Rule]:
 
 @_rule(_compat.stack_p)
 def _stack(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term] | None:
-    return [Rows(tuple(inputs))] if eqn.params["axis"] == 0 else None
+    return [terms.rows(inputs)] if eqn.params["axis"] == 0 else None
 
 
 @_rule(_compat.unstack_p)
@@ -44,7 +48,9 @@ def _unstack(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term] |
 def _concatenate(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term] | None:
     if eqn.params["dimension"] != 0 or not any(isinstance(term, Rows) for term in inputs):
         return None
-    return [Rows(tuple(e for term in inputs for e in _elements(terms, term)))]
+    if not 0 < eqn.outvars[0].aval.shape[0] <= _MANY:
+        return None
+    return [terms.rows([e for term in inputs for e in _elements(terms, term)])]
 
 
 def _elements(terms: Terms, term: Term) -> list[Term]:
@@ -58,18 +64,22 @@ def _slice(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term] | N
     start, limit = params["start_indices"], params["limit_indices"]
     strides = params["strides"] or (1,) * len(shape)
     rest = all(a == 0 and b == n for a, b, n in zip(start[1:], limit[1:], shape[1:], strict=True))
-    if not rest or any(s != 1 for s in strides):
+    if not shape or not rest or any(s != 1 for s in strides):
         return None
     if (start[0], limit[0]) == (0, shape[0]):
         return [whole]
-    return [Rows(tuple(terms.element(whole, i) for i in range(start[0], limit[0])))]
+    if not 0 < limit[0] - start[0] <= _MANY:
+        return None
+    return [terms.rows([terms.element(whole, i) for i in range(start[0], limit[0])])]
 
 
 @_rule(prim.rev_p)
 def _rev(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term] | None:
-    if tuple(eqn.params["dimensions"]) != (0,) or not isinstance(inputs[0], Rows):
+    if tuple(eqn.params["dimensions"]) != (0,):
         return None
-    return [Rows(inputs[0].elements[::-1])]
+    if not 0 < terms.shape(inputs[0])[0] <= _MANY:
+        return None
+    return [terms.rows(_elements(terms, inputs[0])[::-1])]
 
 
 @_rule(prim.gather_p)
@@ -89,10 +99,14 @@ def _gather(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term] | 
     )
     if not picks_rows:
         return None
-    picked = np.asarray(constant)
-    if picked.ndim != 2 or picked.min() < 0 or picked.max() >= shape[0]:
+    if isinstance(constant, Tracer):
         return None
-    return [Rows(tuple(terms.element(whole, int(i)) for i in picked[:, 0]))]
+    picked = np.asarray(constant)
+    if picked.ndim != 2 or not 0 < len(picked) <= _MANY:
+        return None
+    if picked.min() < 0 or picked.max() >= shape[0]:
+        return None
+    return [terms.rows([terms.element(whole, int(i)) for i in picked[:, 0]])]
 
 
 # --- inside each element
@@ -101,11 +115,9 @@ def _gather(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term] | 
 @_rule(prim.squeeze_p)
 def _squeeze(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term] | None:
     (rows,), dimensions = inputs, tuple(eqn.params["dimensions"])
-    if not isinstance(rows, Rows):
-        return None
     if dimensions == (0,):
-        return [rows.elements[0]]
-    if 0 in dimensions:
+        return [terms.element(rows, 0)]
+    if not isinstance(rows, Rows) or 0 in dimensions:
         return None
     return _each(terms, eqn, rows, dimensions=tuple(d - 1 for d in dimensions))
 
@@ -116,7 +128,9 @@ def _broadcast(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term]
         return None
     (term,), shape = inputs, tuple(eqn.params["shape"])
     dimensions = tuple(int(d) for d in eqn.params["broadcast_dimensions"])
-    if shape and dimensions == tuple(range(1, len(shape))) and terms.shape(term) == shape[1:]:
+    if not shape or not 0 < shape[0] <= _MANY:
+        return None
+    if dimensions == tuple(range(1, len(shape))) and terms.shape(term) == shape[1:]:
         return [Rows((term,) * shape[0])]
     if isinstance(term, Rows):
         if not dimensions or dimensions[0] != 0 or len(term.elements) != shape[0]:
@@ -132,6 +146,8 @@ def _reshape(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term] |
     if len(inputs) != 1 or eqn.params["dimensions"] is not None:
         return None
     if isinstance(rows, Rows):
+        if (1, *shape) == terms.shape(rows):
+            return [rows.elements[0]]
         if not shape or shape[0] != len(rows.elements):
             return None
         if shape[1:] == terms.shape(rows)[1:]:
@@ -150,16 +166,8 @@ def _transpose(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term]
 
 def _each(terms: Terms, eqn: Any, rows: Rows, **changed: Any) -> Sequence[Term]:
     """Applies an equation to each element, with parameters as they are for one."""
-    shape = eqn.outvars[0].aval.shape[1:]
     params = {**eqn.params, **changed}
-    elements = (
-        _normal(terms, eqn, params, terms.whole(element), shape) for element in rows.elements
-    )
-    return [Rows(tuple(elements))]
-
-
-def _normal(terms: Terms, eqn: Any, params: dict[str, Any], element: int, shape) -> Term:
-    return terms.apply_one(eqn, params, (element,), shape)
+    return [terms.rows([terms.apply_one(eqn, params, [e]) for e in rows.elements])]
 
 
 # --- element by element
@@ -180,12 +188,14 @@ def _elementwise(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Ter
     if not any(isinstance(term, Rows) for term in inputs) or len(lengths) > 1 or whole:
         return None
     length = lengths.pop() if lengths else 1
-    shape = eqn.outvars[0].aval.shape[1:]
-    elements = (
-        terms.apply_one(eqn, eqn.params, [terms.whole(_at(term, place)) for term in inputs], shape)
-        for place in range(length)
-    )
-    return [Rows(tuple(elements))]
+    return [
+        terms.rows(
+            [
+                terms.apply_one(eqn, eqn.params, [_at(term, place) for term in inputs])
+                for place in range(length)
+            ]
+        )
+    ]
 
 
 def _at(term: Term, place: int) -> Term:
