@@ -49,6 +49,7 @@ _STRICT_OFF = (
     "algsimp",  # (x * c) * d becomes x * (c * d), across blocks in an unrolled program only
     "fusion",  # LLVM contracts a * b + c within a fusion, and fusions differ with the structure
     "convolution-canonicalization",  # sees the convolutions outside of loops alone
+    "tree_reduction_rewriter",  # a sum of many becomes a sum of sums, but not everywhere alike
     "small-while-loop-hoisting",  # a small loop becomes one kernel, where LLVM contracts its dots
     "reshape-mover",  # harmless, but without algsimp it never settles: ten times the instructions
 )
