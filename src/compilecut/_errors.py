@@ -3,11 +3,15 @@
 A message says what happened, to what, where, and what to do about it.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 
 class CompilecutError(Exception):
     """Base of the errors that compilecut raises itself."""
+
+
+E = TypeVar("E", bound=CompilecutError)
 
 
 class ShardingError(CompilecutError, ValueError):
@@ -22,18 +26,31 @@ class InputError(CompilecutError, TypeError):
     """An argument that can't be used."""
 
 
+class SiteError(CompilecutError, KeyError):
+    """A leaf that isn't there."""
+
+    def __str__(self) -> str:
+        # A `KeyError` shows the `repr` of its message.
+        return self.args[0]
+
+
 class CompilecutWarning(UserWarning):
     """Something stayed as it was written, so nothing was gained."""
+
+
+def not_one_of(kind: type[E], option: str, choices: Sequence[str], given: Any) -> E:
+    """A typo in an option."""
+    *most, last = (f'"{choice}"' for choice in choices)
+    return kind(f"`{option}` must be {', '.join(most)} or {last}, not {given!r}.")
 
 
 # --- stacked_init
 
 
-def shardings_do_not_fit(out_shardings: Any, tree: Any) -> ShardingError:
+def shardings_do_not_fit(departure: str) -> ShardingError:
     """`out_shardings` is no prefix of the results."""
     return ShardingError(
-        f"`out_shardings` is not a prefix of what the init function returns: it is\n"
-        f"  {out_shardings}\nwhere the results are\n  {tree}\n"
+        f"`out_shardings` is not a prefix of what the init function returns: {departure}\n"
         "Give one sharding for all, or a tree with the same containers."
     )
 
@@ -79,15 +96,17 @@ def compiled_for_other_type(path: str, expected: Any, given: Any) -> InputError:
     )
 
 
-def unknown_fan_out(fan_out: Any) -> InputError:
-    """A typo in `fan_out`."""
-    return InputError(f'`fan_out` must be "arrays" or "stacks", not {fan_out!r}.')
+def unknown_site(path: Any, near: Sequence[str], count: int) -> SiteError:
+    """A path that `Stacks.sites` doesn't have."""
+    hint = f"near it: {', '.join(near)}" if near else "see `list(stacks.sites)`"
+    return SiteError(f"no leaf {path!r} among the {count} of these stacks; {hint}.")
 
 
 ADVICE_ABOUT_LEAVES = (
     "An init under `stacked_init` returns arrays, as under `jax.jit`. Of an Equinox module return "
-    "the arrays, `eqx.filter(model, eqx.is_array)`, and put the model together with `eqx.combine`: the "
-    "tutorial on `stacked_init` shows how. What is no array elsewhere belongs into a static field."
+    "the arrays, `eqx.filter(model, eqx.is_array)`, and put the model together with `eqx.combine`: "
+    "the tutorial on `stacked_init` shows how. Elsewhere what is no array belongs into a static "
+    "field."
 )
 
 
@@ -130,11 +149,6 @@ class ChunkError(CompilecutError, ValueError):
 
 class ChunkTypeError(CompilecutError, TypeError):
     """A chunk, a carry or a result of a type that can't be."""
-
-
-def unknown_mode(mode: Any) -> ChunkError:
-    """A typo in `mode`."""
-    return ChunkError(f'`mode` must be "auto", "scan", "unit" or "unroll", not {mode!r}.')
 
 
 def bad_unroll(unroll: Any) -> ChunkError:
@@ -310,5 +324,66 @@ def fold_did_not_check(name: str, difference: Any) -> str:
     """`check=True` found that a folded program isn't the original."""
     return (
         f"fold({name}) stays as written: its folded program is not the original one: {difference}\n"
+        "This is a defect of compilecut: please report it with the function."
+    )
+
+
+# --- packed state
+
+
+def bad_state_count(name: str, state: Any, given: int) -> InputError:
+    """`state` doesn't count arguments."""
+    return InputError(
+        f"`state` says how many of the first arguments of {name} are its state: an integer from 1 "
+        f"to {given} here, not {state!r}."
+    )
+
+
+def state_count(name: str, expected: int, given: int) -> InputError:
+    """`pack` called with another number of arguments."""
+    return InputError(f"the state of {name} is {expected} arguments; `pack` was given {given}.")
+
+
+def state_not_returned(name: str, count: int, results: Any) -> InputError:
+    """The function doesn't return its state first."""
+    return InputError(
+        f"{name} has a state of {count} arguments, so it must return the next state as its first "
+        f"{count} results; it returns {type(results).__name__}. Return `(*state, *others)`."
+    )
+
+
+def other_state_structure(name: str, path: str) -> InputError:
+    """A state of another structure than the one the step was made for."""
+    return InputError(
+        f"this is no state of {name}: its structure departs at leaf {path or '(none)'}. A step "
+        "takes and returns a state of one structure, with the same static leaves."
+    )
+
+
+def other_state_type(name: str, path: str, expected: Any, given: Any) -> InputError:
+    """A leaf of another type than the step was made for, or returns."""
+    return InputError(
+        f"leaf {path} of the state of {name} is {given.dtype}{list(given.shape)} where the step "
+        f"takes {expected.dtype}{list(expected.shape)}. Make the step return the type it takes."
+    )
+
+
+def not_a_packed_state(name: str, expected: Any, given: Any) -> InputError:
+    """Something else than a packed state."""
+    names = set(given) if isinstance(given, dict) else set()
+    missing = sorted(set(expected) - names)
+    extra = sorted(names - set(expected), key=str)
+    return InputError(
+        f"this is no packed state of {name}: it is a {type(given).__name__}"
+        + (f" without {missing[0]!r}" if missing and isinstance(given, dict) else "")
+        + (f" with {extra[0]!r}" if extra else "")
+        + ". Make one with `pack`, or read a checkpoint of one."
+    )
+
+
+def packed_did_not_check(name: str, difference: Any) -> CheckError:
+    """`check=True` found that a packed step isn't the original."""
+    return CheckError(
+        f"the packed step of {name} is not the function as written: {difference}\n"
         "This is a defect of compilecut: please report it with the function."
     )

@@ -22,6 +22,7 @@ from ._arguments import Layout, split
 from ._check import first_difference
 from ._emit import Emitter
 from ._fold_report import FoldReport, report
+from ._packed import Packed
 from ._plan import Form, Options, Plan, Planner
 from ._units import unit_support
 
@@ -125,12 +126,35 @@ class Folded:
         run = self.trace(*split((args, kwargs)))
         return report(self._name, run.plan)
 
-    def trace(self, arrays: list[Any], layout: Layout) -> "_Run":
-        """Traces and plans, or remembers: one `_Run` per types of arrays and static values."""
+    def packed(self, *args: Any, state: int) -> Packed:
+        """Returns the function with its first arguments held in stacks from call to call.
+
+            step = cc.fold(train_step).packed(params, opt_state, batch, state=2)
+            s = step.pack(params, opt_state)
+            s, loss = step(s, batch)
+            params, opt_state = step.unpack(s)
+
+        Args:
+            args: example arguments; `jax.ShapeDtypeStruct`s will do.
+            state: how many of the first arguments are the state. The function returns as many
+                first: the next state, of the same structure and types.
+
+        Raises:
+            InputError: the function returns another state than it takes; the leaf is named.
+        """
+        if not isinstance(state, int) or not 0 < state <= len(args):
+            raise _errors.bad_state_count(self._name, state, len(args))
+        return Packed(self._jaxpr, self._name, self._options, self._check, args, state)
+
+    def _jaxpr(self, arrays: list[Any], layout: Layout) -> tuple[Any, Layout]:
         flat = self._flat.get(layout)
         if flat is None:
             flat = self._flat[layout] = _Flat(self._fn, layout)
-        closed, results = flat.trace(arrays)
+        return flat.trace(arrays)
+
+    def trace(self, arrays: list[Any], layout: Layout) -> "_Run":
+        """Traces and plans, or remembers: one `_Run` per types of arrays and static values."""
+        closed, results = self._jaxpr(arrays, layout)
         run = self._runs.get(id(closed))
         if run is None:
             run = self._make_run(closed, results)

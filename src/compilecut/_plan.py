@@ -12,12 +12,24 @@ from jax.extend import core as jex_core
 from jax.extend.core import primitives as prim
 
 from ._jaxpr import Equation, Operand, Program, Value, call_effects, flatten, live_equations
-from ._match import Call, FoundRepeat, Loop, Mismatch, as_loops, element_sources, find, order
+from ._match import (
+    Call,
+    FoundRepeat,
+    Loop,
+    Mismatch,
+    Source,
+    as_loops,
+    element_sources,
+    find,
+    order,
+)
 
 Form = Literal["auto", "unit", "scan", "batch"]
 
 # What one argument or result of one call costs, in equations.
 _PER_OPERAND = 0.25
+# What one element costs that is put into a stack or cut out of one, in equations.
+_PER_ELEMENT = 1
 # Repeats that save fewer equations than this are left alone.
 _WORTH_A_LOOK = 8
 
@@ -105,9 +117,12 @@ class Planner:
         found = find(program, self._options.min_blocks, worth, sources)
         shared = {k: v for repeat in found.repeats for k, v in repeat.shared.items()}
         steps = self._choose(program, found.repeats, shared, sources)
+        at_once = {s.repeat.key for s in steps if isinstance(s, Loop) and s.at_once}
         for repeat in found.repeats:
             if repeat.key not in self._blocks:
-                self._blocks[repeat.key] = self.plan_program(repeat.block, {})
+                # What runs on whole stacks gains nothing from loops in it.
+                plan = as_written if repeat.key in at_once else self.plan_program
+                self._blocks[repeat.key] = plan(repeat.block, {})
         equations = [step for step in steps if isinstance(step, Equation)]
         return Plan(
             program=program,
@@ -151,7 +166,8 @@ class Planner:
             wanted = [
                 loop
                 for loop in loops
-                if form == "scan" or not self._units or reads_stacks(loop, source)
+                if reads_stacks(loop, source)
+                or ((form == "scan" or not self._units) and stacking_pays(loop, source))
             ]
             if wanted and self._can_run(program, shared, chosen, wanted):
                 return wanted
@@ -238,13 +254,35 @@ def unit_pays(repeat: FoundRepeat) -> bool:
     return repeat.saved > len(repeat.calls) * passed * _PER_OPERAND + repeat.weight
 
 
-def reads_stacks(loop: Loop, source: Any) -> bool:
+def reads_stacks(loop: Loop, source: Source) -> bool:
     """Says whether most of what a loop reads already stands in stacks."""
-    elements = [
-        operand
-        for port in loop.xs
-        for call in loop.calls
-        if (operand := call.inputs[port]) is not None
-    ]
+    elements = _elements(loop)
     stacked = sum(source(operand) is not None for operand in elements)
     return 2 * stacked >= len(elements)
+
+
+def stacking_pays(loop: Loop, source: Source) -> bool:
+    """Says whether a loop saves more than it costs to stack what it reads and cut what it gives."""
+    apart = sum(source(operand) is None for operand in _elements(loop))
+    results = len(loop.calls) * len(loop.repeat.block.outputs)
+    saved = (len(loop.calls) - 1) * loop.repeat.weight
+    return saved > _PER_ELEMENT * (apart + results)
+
+
+def _elements(loop: Loop) -> list[Operand]:
+    given = (call.inputs[port] for port in loop.xs for call in loop.calls)
+    return [operand for operand in given if operand is not None]
+
+
+def as_written(program: Program, _: Stacked) -> Plan:
+    """Returns the plan that folds nothing."""
+    return Plan(
+        program=program,
+        steps=tuple(program.equations),
+        shared={},
+        wanted=frozenset(),
+        blocks={},
+        repeats=(),
+        inner={},
+        mismatches=(),
+    )

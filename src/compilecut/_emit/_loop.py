@@ -32,7 +32,9 @@ def run_loop(
     if reverse:
         lists = [values[::-1] for values in lists]
     avals = [block.arguments[port].aval for port in loop.xs]
-    xs = [collect(_typed(values, aval), aval) for values, aval in zip(lists, avals, strict=True)]
+    xs = [
+        collect(_typed(values, aval), aval).array for values, aval in zip(lists, avals, strict=True)
+    ]
     consts = [_alone(env, calls, port, block.arguments[port].aval) for port in loop.consts]
     init = [_first(env, calls[0], port, block.arguments[port].aval) for port, _ in loop.carries]
     ys = [n for n in range(len(block.outputs)) if _stands_alone(calls, n, wanted)]

@@ -23,14 +23,21 @@ class Stack:
 
     Attributes:
         array: all of them.
+        joints: how many pieces they were put together from.
     """
 
-    def __init__(self, array: Any):
+    def __init__(self, array: Any, joints: int = 1):
         self.array = array
+        self.joints = joints
         self._cut: dict[int, Any] = {}
 
     def __len__(self) -> int:
         return self.array.shape[0]
+
+    @property
+    def cuts(self) -> int:
+        """How many elements were cut out."""
+        return len(self._cut)
 
     def cut(self, place: int) -> Any:
         """Returns one of them as an array of its own."""
@@ -57,15 +64,17 @@ def alone(value: Any) -> Any:
     return value.stack.cut(value.place) if isinstance(value, Element) else value
 
 
-def collect(values: Sequence[Any], aval: Any) -> Any:
+def collect(values: Sequence[Any], aval: Any) -> Stack:
     """Returns values along a new leading axis.
 
     Args:
         values: arrays, elements of stacks, or `None` where anything of the type will do.
         aval: their type.
     """
-    pieces = [_piece(stack, part, aval) for stack, part in _parts(_complete(list(values)))]
-    return pieces[0] if len(pieces) == 1 else lax.concatenate(pieces, 0)
+    parts = _parts(_complete(list(values)))
+    pieces = [_piece(stack, part, aval) for stack, part in parts]
+    joints = sum(1 if stack else len(part) for stack, part in parts)
+    return Stack(pieces[0] if len(pieces) == 1 else lax.concatenate(pieces, 0), joints)
 
 
 def _complete(values: list[Any]) -> list[Any]:

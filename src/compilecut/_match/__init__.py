@@ -14,5 +14,6 @@ from ._repeat import Call as Call
 from ._repeat import FoundRepeat as FoundRepeat
 from ._repeat import Mismatch as Mismatch
 from ._roles import Loop as Loop
+from ._roles import Source as Source
 from ._roles import as_loops as as_loops
 from ._roles import element_sources as element_sources
