@@ -82,12 +82,13 @@ def _other_effects(expected: Sequence[Any], found: Sequence[Any]) -> str | None:
 def _departure(terms: Terms, old: Term, new: Term) -> str:
     """Follows two terms down to the first application that differs."""
     a, b = terms.whole(old), terms.whole(new)
+    inside = ""
     while True:
         first, second = terms.known[a].key, terms.known[b].key
-        deeper = _children(first, second)
-        differing = [(x, y) for x, y in deeper if x != y]
+        differing = [(x, y) for x, y in _children(first, second) if x != y]
         if not differing:
-            return f"{_describe(terms, b)} where the original has {_describe(terms, a)}"
+            return f"{_describe(terms, b)} where the original has {_describe(terms, a)}{inside}"
+        inside = f", an operand of {_describe(terms, a)}"
         a, b = differing[0]
 
 

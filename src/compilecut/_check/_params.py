@@ -4,7 +4,9 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend import core as jex_core
 
 Jaxprs = Callable[[Any], Hashable]
@@ -42,7 +44,7 @@ def constant_key(array: Any) -> Hashable:
 
 def readable(array: Any) -> bool:
     """Says whether an array's numbers can be read here and now."""
-    if isinstance(array, jax.core.Tracer) or not getattr(array, "is_fully_addressable", True):
+    if isinstance(array, Tracer) or not getattr(array, "is_fully_addressable", True):
         return False
     return not _is_keys(array)
 
@@ -50,6 +52,6 @@ def readable(array: Any) -> bool:
 def _is_keys(array: Any) -> bool:
     return (
         isinstance(array, jax.Array)
-        and not isinstance(array, jax.core.Tracer)
-        and jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
+        and not isinstance(array, Tracer)
+        and jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
     )
