@@ -1,5 +1,8 @@
 """Options and faces of `stacked_init`: shardings, stacks, transforms, errors, static arguments."""
 
+import gc
+import weakref
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -133,6 +136,10 @@ def test_a_dimension_that_does_not_tile_is_an_error_before_anything_compiles():
 def test_shardings_that_do_not_fit():
     with pytest.raises(cc.ShardingError, match="not a prefix"):
         cc.stacked_init(init, out_shardings=[NamedSharding(mesh(), P())] * 3)(KEY)
+    places = [{"w": P(), "b": P()}] * 5 + [{"w": P()}]
+    with pytest.raises(cc.ShardingError, match=r"`out_shardings`\[5\]") as caught:
+        cc.stacked_init(init, out_shardings=places)(KEY)
+    assert "[4]" not in str(caught.value)
     with pytest.raises(cc.ShardingError, match="type str"):
         cc.stacked_init(init, out_shardings="x")(KEY)
 
@@ -192,6 +199,30 @@ def test_stacks_are_a_pytree():
         jax.tree.map(lambda a: None, stacks).unstack()
 
 
+@pytest.mark.parametrize("jitted", [False, True])
+def test_stacks_keep_weak_types(jitted):
+    def scaled(key, scale):
+        return [jax.random.normal(k, (3,)) * scale for k in jax.random.split(key)] + [scale * 2] * 2
+
+    wrapped = cc.stacked_init(scaled, fan_out="stacks")
+    back = (jax.jit(wrapped) if jitted else wrapped)(KEY, 0.5).unstack()
+    expected = jax.jit(scaled)(KEY, 0.5)
+    assert first_difference(back, expected) is None
+    assert [leaf.weak_type for leaf in back] == [leaf.weak_type for leaf in expected]
+    assert [leaf.weak_type for leaf in back] == [False, False, True, True]
+
+
+def test_a_site_that_is_not_there():
+    sites = cc.stacked_init(init, fan_out="stacks")(KEY).sites
+    with pytest.raises(KeyError, match="near it: ") as caught:
+        sites["[4]['W']"]
+    assert "[4]['w']" in str(caught.value)
+    assert isinstance(caught.value, cc.CompilecutError)
+    with pytest.raises(KeyError, match="see `list"):
+        sites[17]
+    assert "nothing" not in sites
+
+
 def test_unstacking_compiles_one_program_a_shape():
     stacks = cc.stacked_init(init, fan_out="stacks")(KEY)
     with testing.count_compiles() as compiles:
@@ -200,7 +231,7 @@ def test_unstacking_compiles_one_program_a_shape():
 
 
 def test_unknown_fan_out():
-    with pytest.raises(cc.InputError, match="arrays"):
+    with pytest.raises(cc.InputError, match='must be "arrays" or "stacks", not \'array\''):
         cc.stacked_init(init, fan_out="array")  # pyright: ignore
 
 
@@ -252,6 +283,27 @@ def test_a_second_call_neither_traces_nor_compiles():
     assert compiles.programs == 0
 
 
+def test_clearing_jaxs_caches_drops_what_was_compiled():
+    wrapped = cc.stacked_init(init)
+    wrapped(KEY)
+    (made,) = wrapped._made.values()
+    (entry,) = made.values()
+    assert entry.compiled is not None
+    compiled = weakref.ref(entry.compiled.programs[0])
+    del made, entry
+    jax.clear_caches()
+    gc.collect()
+    assert not wrapped._made
+    assert compiled() is None
+    assert first_difference(wrapped(KEY), jax.jit(init)(KEY)) is None
+
+
+def test_it_has_a_short_repr():
+    assert repr(cc.stacked_init(init)) == "stacked_init(init)"
+    wrapped = cc.stacked_init(init, fan_out="stacks", check=True, out_shardings=P())
+    assert repr(wrapped) == "stacked_init(init, fan_out='stacks', check=True, out_shardings=...)"
+
+
 def test_other_settings_are_another_plan():
     wrapped = cc.stacked_init(init)
     wrapped(KEY)
@@ -287,8 +339,10 @@ def test_arguments_on_several_devices_are_left_to_jax():
     assert result.devices() == {jax.devices()[0]}
 
 
-def test_a_spec_with_too_many_axes():
-    place = NamedSharding(mesh(), P(None, None, "x"))
+@pytest.mark.parametrize("devices", [1, 8])
+def test_a_spec_with_too_many_axes(devices):
+    grid = jax.make_mesh((devices,), ("x",), devices=jax.devices()[:devices])
+    place = NamedSharding(grid, P(None, "x"))
     with pytest.raises(cc.ShardingError, match=r"\[0\]\['b'\]"):
         cc.stacked_init(init, out_shardings=place)(KEY)
 

@@ -8,7 +8,7 @@ written without one is not done here. The pieces are in `_chunking/`; read on wi
 import dataclasses
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -163,8 +163,9 @@ class _Settings:
     reverse: bool
 
     def __post_init__(self):
-        if self.mode not in ("auto", "scan", "unit", "unroll"):
-            raise _errors.unknown_mode(self.mode)
+        modes = get_args(Mode)
+        if self.mode not in modes:
+            raise _errors.not_one_of(_errors.ChunkError, "mode", modes, self.mode)
         if not isinstance(self.unroll, int) or (self.unroll < 1 and self.unroll is not False):
             raise _errors.bad_unroll(self.unroll)
         if not (self.remat is None or self.remat is True or callable(self.remat)):

@@ -6,7 +6,7 @@ Each name says what it stands for, why the public interface doesn't serve, and w
 from typing import Any
 
 import jax
-from jax._src import callback, core, debugging, dispatch
+from jax._src import callback, core, debugging, dispatch, tree_util
 from jax._src import xla_metadata as xla_metadata_internal
 from jax._src.lax import lax as lax_internal
 from jax._src.named_sharding import UnspecifiedValue
@@ -109,6 +109,18 @@ def tracing() -> bool:
 def outside_traces() -> Any:
     """A context in which operations run at once, although a trace is under way."""
     return core.eval_context()
+
+
+# --- trees
+
+
+def departure(prefix: Any, tree: Any, is_leaf: Any) -> str:
+    """Says where a tree first fails to be a prefix of another, or nothing if it is one.
+
+    `jax.tree.broadcast` raises without a path.
+    """
+    found = tree_util.prefix_errors(prefix, tree, is_leaf=is_leaf)
+    return str(found[0]("`out_shardings`")) if found else ""
 
 
 # --- types of values

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Literal, overload
 
@@ -19,7 +20,7 @@ from . import _compat, _errors
 from ._bits import first_difference
 from ._init import _programs, _run
 from ._init._explain import explain_plan
-from ._init._places import leaf_paths, resolve
+from ._init._places import Places, leaf_paths, resolve
 from ._init._plan import Plan, make_plan
 from ._init._stacks import ArraySink, Stacks, StackSink, stack_leaves
 from ._init._statics import Statics
@@ -104,9 +105,10 @@ def stacked_init(
         * What shares a random draw, or a floating-point result computed from one, is one site.
         * An init with effects (prints, callbacks) stays as written, with a warning.
         * Inside another trace (`jit`, `vmap`, `eval_shape`) it is `init_fn` itself.
+        * What was compiled is kept as long as JAX keeps the trace: `jax.clear_caches()` drops it.
     """
     if fan_out not in ("arrays", "stacks"):
-        raise _errors.unknown_fan_out(fan_out)
+        raise _errors.not_one_of(_errors.InputError, "fan_out", ("arrays", "stacks"), fan_out)
 
     def wrap(fn: Callable[..., Any]) -> StackedInit:
         statics = {"static_argnums": static_argnums, "static_argnames": static_argnames}
@@ -187,9 +189,11 @@ class StackedInit:
         self._make_reference = functools.partial(
             jax.jit, fn, out_shardings=out_shardings, **statics
         )
-        # By the traced jaxpr and the places; the jaxpr is kept, so that its id stays its own.
-        self._plans: dict[Hashable, tuple[Any, Plan]] = {}
-        self._compiled: dict[Plan, CompiledInit] = {}
+        # By the traced jaxpr and the places. A plan lives as long as JAX keeps the trace, hence not
+        # beyond `jax.clear_caches()`.
+        self._made: weakref.WeakKeyDictionary[Any, dict[Places, _Made]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns what `jax.jit(init_fn)` returns, or its `Stacks`."""
@@ -197,12 +201,20 @@ class StackedInit:
         if traced or _debugging():
             return self._inline(args, kwargs)
         call = self._trace(args, kwargs)
-        if call.plan not in self._compiled:
-            self._compiled[call.plan] = self._lower(call).compile()
-        result = self._compiled[call.plan](*args, **kwargs)
+        if call.made.compiled is None:
+            call.made.compiled = self._lower(call).compile()
+        result = call.made.compiled(*args, **kwargs)
         if self._check:
             self._compare(result, args, kwargs)
         return result
+
+    def __repr__(self) -> str:
+        options = {"fan_out": self._fan_out, "check": self._check}
+        plain = {"fan_out": "arrays", "check": False}
+        given = [f"{name}={value!r}" for name, value in options.items() if value != plain[name]]
+        if self._out_shardings is not None:
+            given.append("out_shardings=...")
+        return f"stacked_init({', '.join([self._name, *given])})"
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Binds to an instance, so that methods can be decorated."""
@@ -233,10 +245,10 @@ class StackedInit:
             traced.jaxpr.out_avals,
             arguments if placed else (),
         )
-        key = (id(traced.jaxpr), places)
-        if key not in self._plans:
-            self._plans[key] = (traced.jaxpr, make_plan(traced.jaxpr, places))
-        return _Call(traced, self._plans[key][1], dynamic, arguments)
+        made = self._made.setdefault(traced.jaxpr, {})
+        if places not in made:
+            made[places] = _Made(make_plan(traced.jaxpr, places))
+        return _Call(traced, made[places], dynamic, arguments)
 
     def _lower(self, call: "_Call") -> "LoweredInit":
         if call.plan.split is not None:
@@ -260,14 +272,27 @@ class StackedInit:
             raise _errors.values_differ(self._name, difference)
 
 
+@dataclasses.dataclass(slots=True)
+class _Made:
+    """A plan, and what was compiled of it. Neither may hold the traced jaxpr, their weak key."""
+
+    plan: Plan
+    compiled: "CompiledInit | None" = None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Call:
     """A traced init, its plan, and the dynamic arguments it was traced with."""
 
     traced: Any
-    plan: Plan
+    made: _Made
     dynamic: tuple[tuple[Any, ...], dict[str, Any]]
     arguments: list[Any]
+
+    @property
+    def plan(self) -> Plan:
+        """How the init is computed."""
+        return self.made.plan
 
 
 class LoweredInit:

@@ -90,7 +90,10 @@ def _derivative_is_flat(eqn: Any) -> bool:
 
     try:
         closed = jax.make_jaxpr(derivative)(*(atom.aval for atom in eqn.invars))
-    except Exception:  # not differentiable like this (integer results, say): better a scan
+    except Exception:
+        # Not differentiable like this (integer results, say): better a scan. Nothing narrower will
+        # do: this runs the user's rule, which may raise anything, and a program that is never
+        # differentiated must not fail for it.
         return False
     return _is_flat(closed.jaxpr)
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from .. import _errors
+from .. import _compat, _errors
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,8 @@ def _flatten_prefix(out_shardings: Any, out_tree: Any) -> list[Sharding | None]:
     try:
         full = jax.tree.broadcast(out_shardings, skeleton, is_leaf=_is_place)
     except ValueError as error:
-        raise _errors.shardings_do_not_fit(out_shardings, skeleton) from error
+        where = _compat.departure(out_shardings, skeleton, _is_place) or str(error)
+        raise _errors.shardings_do_not_fit(where) from error
     places = jax.tree.leaves(full, is_leaf=_is_place)
     return [_as_sharding(place) for place in places]
 
@@ -93,9 +94,16 @@ def _check_tiling(leaves: Sequence[Sharding], out_tree: Any, avals: Sequence[Any
     paths = leaf_paths(out_tree)
     for path, sharding, aval in zip(paths, leaves, avals, strict=True):
         try:
+            _check_rank(sharding, aval.ndim)
             sharding.shard_shape(aval.shape)
         except (ValueError, IndexError) as error:
             raise _errors.does_not_tile(path, aval, sharding, error) from error
+
+
+def _check_rank(sharding: Sharding, rank: int) -> None:
+    # On one device `shard_shape` doesn't look.
+    if isinstance(sharding, NamedSharding) and len(sharding.spec) > rank:
+        raise ValueError(f"its spec is for {len(sharding.spec)} dimensions, there are {rank}")
 
 
 def leaf_paths(tree: Any) -> list[str]:

@@ -1,5 +1,6 @@
 """Stacks of sites: what `fan_out="stacks"` returns, and the sink that fills them."""
 
+import difflib
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,12 +9,19 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from .. import _compat
-from .._jaxpr import is_key
+from .. import _compat, _errors
+from .._jaxpr import as_weak_as, is_key
 from ._places import leaf_paths, stacked, unstacked
 from ._plan import Plan
 
 Slot = tuple[int, int]  # stack, index in it
+_KEPT = 256  # small functions, by shape or sharding; JAX keeps what was compiled of them
+
+
+class _Sites(dict[str, Slot]):
+    def __missing__(self, path: Any) -> Slot:
+        near = difflib.get_close_matches(str(path), self, n=3)
+        raise _errors.unknown_site(path, near, len(self))
 
 
 @jax.tree_util.register_pytree_node_class
@@ -34,7 +42,7 @@ class Stacks:
     @property
     def sites(self) -> Mapping[str, Slot]:
         """From each leaf's path to its stack and its index in that stack."""
-        return dict(zip(leaf_paths(self._tree), self._slots, strict=True))
+        return _Sites(zip(leaf_paths(self._tree), self._slots, strict=True))
 
     def unstack(self) -> Any:
         """Returns the pytree that `fan_out="arrays"` would have returned."""
@@ -64,7 +72,7 @@ def _take(stack: jax.Array, index: int) -> jax.Array:
     return _taker(unstacked(stack.sharding) if stack.committed else None)(stack, index)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=_KEPT)
 def _taker(sharding: Any):
     def take(stack, index):
         return jax.lax.dynamic_index_in_dim(stack, index, keepdims=False)
@@ -126,7 +134,12 @@ class StackSink:
 
     def _place(self, leaf: int, array: Any, length: int) -> jax.ShapeDtypeStruct:
         sharding = stacked(self._plan.places.leaves[leaf])
-        return jax.ShapeDtypeStruct((length, *array.shape), array.dtype, sharding=sharding)
+        return jax.ShapeDtypeStruct(
+            (length, *array.shape),
+            array.dtype,
+            sharding=sharding,
+            weak_type=jax.typeof(array).weak_type,
+        )
 
 
 def stack_leaves(plan: Plan, result: Any) -> Stacks:
@@ -148,11 +161,15 @@ def _empty(like: jax.ShapeDtypeStruct) -> jax.Array:
     return _emptier(like)()
 
 
-@functools.cache
+@functools.lru_cache(maxsize=_KEPT)
 def _emptier(like: jax.ShapeDtypeStruct):
     if is_key(like.dtype):
         return lambda: _key_zeros(like)
-    return jax.jit(lambda: jnp.zeros(like.shape, like.dtype), out_shardings=like.sharding)
+
+    def zeros():
+        return as_weak_as(jnp.zeros(like.shape, like.dtype), like)
+
+    return jax.jit(zeros, out_shardings=like.sharding)
 
 
 def _key_zeros(like: jax.ShapeDtypeStruct) -> jax.Array:
@@ -163,4 +180,5 @@ def _key_zeros(like: jax.ShapeDtypeStruct) -> jax.Array:
 
 @functools.partial(jax.jit, donate_argnums=0)
 def _write(stack: jax.Array, array: jax.Array, index: Any) -> jax.Array:
-    return jax.lax.dynamic_update_index_in_dim(stack, array, index, 0)
+    written = jax.lax.dynamic_update_index_in_dim(stack, array, index, 0)
+    return as_weak_as(written, jax.typeof(stack))
