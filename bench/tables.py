@@ -99,9 +99,9 @@ def _init_lines(record: Record) -> Iterator[Line]:
 
 
 def _chunks_lines(record: Record) -> Iterator[Line]:
-    for arm, usual in (("loop", "Python loop"), ("lax.scan", "`lax.scan` by hand")):
+    for arm, usual in (("loop", "Python loop"), ("scan-by-hand", "`lax.scan` by hand")):
         what = "train step of 8 chunks, compile"
-        yield _line(record, what, usual, ("chunks", 8), arm, "auto", "compile")
+        yield _line(record, what, usual, ("chunks", 8), arm, "scan_chunks", "compile")
 
 
 def _line(

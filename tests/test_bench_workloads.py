@@ -66,7 +66,7 @@ def test_large_arms_keep_no_values_and_full_size_does_not_run():
 
 
 def test_chunks_differ_and_the_step_learns():
-    call = arms_of("chunks")["lax.scan"](2)
+    call = arms_of("chunks")["scan-by-hand"](2)
     from workloads import chunks
 
     masks = [chunks.routing_masks(jax.random.key(i))[0]["q"] for i in range(2)]
@@ -96,7 +96,7 @@ def test_an_arm_is_one_call():
 
 
 def test_default_mode_is_the_scan_arm():
-    """`bench/chunks.py` measures `auto` alone, on the strength of this."""
-    calls = [arms_of("chunks")[mode](2) for mode in ("auto", "scan")]
+    """`bench/chunks.py` measures the default alone, on the strength of this."""
+    calls = [arms_of("chunks")[arm](2) for arm in ("scan_chunks", "scan_chunks:scan")]
     auto, scan = (jax.jit(c.function).lower(*c.args).as_text() for c in calls)
     assert auto == scan

@@ -1,15 +1,24 @@
 """Claims about a record: what was promised, what was measured, and whether it holds."""
 
-from collections.abc import Callable, Iterable
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from harness.records import Record
+from harness.records import Key, Record, numbers
+from workloads import WORKLOADS, words
 
 MARK = {True: "[green]holds", False: "[bold red]MISSED", None: "measured only"}
+MEASURES = {
+    "cold": "cold call",
+    "compile": "compile",
+    "compile_sum": "compile (threads added up)",
+    "steady": "steady run",
+    "run_peak_growth": "peak memory of a steady run",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +31,9 @@ class Figure:
         at_least: The promise from below, if there is one.
         at_most: The promise from above, if there is one.
         detail: The numbers it was made of.
+        low: What the samples that speak most against it make of it; `None` unless a ratio.
+        high: What those that speak most for it make of it.
+        samples: How many samples each side has, the fewer of the two.
     """
 
     name: str
@@ -29,6 +41,9 @@ class Figure:
     at_least: float | None = None
     at_most: float | None = None
     detail: str = ""
+    low: float | None = None
+    high: float | None = None
+    samples: int = 0
 
     @property
     def holds(self) -> bool | None:
@@ -55,13 +70,16 @@ def less(
     at_least: float | None = None,
 ) -> Figure:
     """How many times less of a measure `fast` takes than `slow`."""
-    a = record.median(workload, slow, n, measure)
-    b = record.median(workload, fast, n, measure)
-    return Figure(
-        name=f"{workload}, n={n}: {measure} of {fast}, times less than {slow}",
-        measured=a / b if a is not None and b else None,
+    sides = (workload, slow, n), (workload, fast, n)
+    return _ratio(
+        record,
+        *sides,
+        measure,
+        name=(
+            f"{at(workload, n)}: {MEASURES[measure]} of {words(workload, fast)}, "
+            f"times less than {words(workload, slow)}"
+        ),
         at_least=at_least,
-        detail=f"{_seconds(a)} against {_seconds(b)}",
     )
 
 
@@ -74,52 +92,99 @@ def growth(
     at_most: float | None = None,
 ) -> Figure:
     """A measure at the larger size, as a multiple of that at the smaller one."""
-    a, b = (record.median(workload, arm, n, measure) for n in sizes)
-    return Figure(
-        name=f"{workload}: {measure} of {arm}, n={sizes[1]} as a multiple of n={sizes[0]}",
-        measured=b / a if a and b is not None else None,
+    small, large = sizes
+    return _ratio(
+        record,
+        (workload, arm, large),
+        (workload, arm, small),
+        measure,
+        name=(
+            f"{at(workload, large)}: {MEASURES[measure]} of {words(workload, arm)}, "
+            f"as a multiple of that at {small}"
+        ),
         at_most=at_most,
-        detail=f"{_seconds(b)} against {_seconds(a)}",
     )
 
 
-def share(
-    record: Record, key: tuple[str, str, int], measure: str, allowed: Callable[[float], float]
-) -> Figure:
+def at(workload: str, n: int) -> str:
+    """A workload at a size, in words: `init, 32 layers`."""
+    return f"{workload}, {n} {WORKLOADS[workload].unit if workload in WORKLOADS else ''}".rstrip()
+
+
+def _ratio(record: Record, above: Key, below: Key, measure: str, **rest: Any) -> Figure:
+    """The ratio of two medians, and of the samples furthest apart either way."""
+    a, b = (sorted(numbers(record.cell(*key), measure)) for key in (above, below))
+    detail = f"{_spread(a)} against {_spread(b)}"
+    if not a or not b or not b[0]:
+        return Figure(measured=None, detail=detail, **rest)
+    return Figure(
+        measured=statistics.median(a) / statistics.median(b),
+        detail=detail,
+        low=a[0] / b[-1],
+        high=a[-1] / b[0],
+        samples=min(len(a), len(b)),
+        **rest,
+    )
+
+
+def share(record: Record, key: Key, measure: str, allowed: Callable[[float], float]) -> Figure:
     """Memory as a share of what is allowed, which depends on the bytes of the outputs."""
     used, outputs = (record.median(*key, name) for name in (measure, "output_bytes"))
     limit = None if outputs is None else allowed(outputs)
     workload, arm, n = key
     detail = "" if used is None or limit is None else f"{used / 1e6:.0f} of {limit / 1e6:.0f} MB"
     return Figure(
-        name=f"{workload}, n={n}: {measure} of {arm}, as a share of what is allowed",
+        name=(
+            f"{at(workload, n)}: {MEASURES[measure]} of {words(workload, arm)}, "
+            "as a share of what is allowed"
+        ),
         measured=used / limit if used is not None and limit else None,
         at_most=1.0,
         detail=detail,
+        samples=len(record.cell(*key)),
     )
 
 
-def finishes(record: Record, key: tuple[str, str, int], measure: str, at_most: float) -> Figure:
+def finishes(record: Record, key: Key, measure: str, at_most: float) -> Figure:
     """A measure of something that has to finish at all."""
     seconds = record.median(*key, measure)
     workload, arm, n = key
     return Figure(
-        name=f"{workload}, n={n}: {measure} of {arm}, seconds", measured=seconds, at_most=at_most
+        name=f"{at(workload, n)}: {MEASURES[measure]} of {words(workload, arm)}, seconds",
+        measured=seconds,
+        at_most=at_most,
+        samples=len(record.cell(*key)),
     )
 
 
 def print_figures(console: Console, figures: Iterable[Figure]) -> None:
     """One row a figure."""
     table = Table(title="Figures", title_justify="left", title_style="bold")
-    for column in ("figure", "measured", "promised", "", "from"):
-        table.add_column(column, justify="right" if column in ("measured", "promised") else "left")
+    for column in ("figure", "measured", "lowest to highest", "samples", "promised", "", "from"):
+        table.add_column(column, justify="left" if column in ("figure", "", "from") else "right")
     for figure in figures:
         low, high = figure.at_least, figure.at_most
         promised = f">= {low:g}" if low is not None else f"<= {high:g}" if high is not None else ""
         measured = "missing" if figure.measured is None else f"{figure.measured:.3g}"
-        table.add_row(figure.name, measured, promised, MARK[figure.holds], figure.detail)
+        table.add_row(
+            figure.name,
+            measured,
+            span(figure.low, figure.high),
+            str(figure.samples),
+            promised,
+            MARK[figure.holds],
+            figure.detail,
+        )
     console.print(table)
 
 
-def _seconds(value: float | None) -> str:
-    return "missing" if value is None else f"{value:.2f} s"
+def span(low: float | None, high: float | None) -> str:
+    """Two ends of a range, or nothing."""
+    return "" if low is None or high is None else f"{low:.3g} to {high:.3g}"
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    """A median with the lowest and highest, `seconds` being in order."""
+    if not seconds:
+        return "missing"
+    return f"{statistics.median(seconds):.3g} s ({span(seconds[0], seconds[-1])})"

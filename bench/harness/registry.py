@@ -38,16 +38,23 @@ class Arm:
     """One way of writing a workload.
 
     Attributes:
-        name: How it is called in tables and on the command line.
+        name: How it is called in a terminal and on the command line.
         quick: Its sizes in the quick preset; an arm that is too slow there has fewer.
         full: Its sizes in the full preset.
         hint: Seconds a sample takes per unit of size, plus a fixed part, for the progress bar only.
+        label: What it is in plain words, for pages and pictures; its name if that says it.
     """
 
     name: str
     quick: tuple[int, ...]
     full: tuple[int, ...]
     hint: tuple[float, float] = (0.2, 5.0)
+    label: str = ""
+
+    @property
+    def words(self) -> str:
+        """What it is, for those who don't know the bench."""
+        return self.label or self.name
 
     def expected_seconds(self, n: int) -> float:
         """A guess that the progress bar starts from and corrects as samples finish."""

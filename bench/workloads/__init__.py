@@ -11,6 +11,9 @@ from harness.registry import Arm, Workload
 HERE = Path(__file__).resolve().parent
 
 
+_JIT = "jax.jit(init)"
+
+
 def _transformer(library: str) -> Workload:
     return Workload(
         name=library,
@@ -20,8 +23,8 @@ def _transformer(library: str) -> Workload:
         reference="jit",
         equal=(("jit", "stacked_init"),),
         arms=(
-            Arm(name="jit", quick=(6,), full=(6, 24), hint=(1.2, 6.0)),
-            Arm(name="stacked_init", quick=(6,), full=(6, 24), hint=(0.05, 8.0)),
+            Arm(name="jit", quick=(6,), full=(6, 24), hint=(0.55, 2.0), label=_JIT),
+            Arm(name="stacked_init", quick=(6,), full=(6, 24), hint=(0.02, 3.5)),
         ),
     )
 
@@ -34,10 +37,22 @@ _INIT = Workload(
     reference="jit",
     equal=(("jit", "vmap+slice", "per-kind", "stacked_init"),),
     arms=(
-        Arm(name="jit", quick=(4, 32), full=(8, 16, 32), hint=(2.0, 3.0)),
-        Arm(name="vmap+slice", quick=(32,), full=(8, 16, 32, 64), hint=(0.2, 6.0)),
-        Arm(name="per-kind", quick=(32,), full=(8, 16, 32, 64), hint=(0.02, 5.0)),
-        Arm(name="stacked_init", quick=(4, 32), full=(8, 16, 32, 64), hint=(0.02, 5.0)),
+        Arm(name="jit", quick=(16,), full=(8, 16, 32), hint=(1.5, 2.5), label=_JIT),
+        Arm(
+            name="vmap+slice",
+            quick=(16,),
+            full=(8, 16, 32, 64),
+            hint=(0.3, 3.0),
+            label="vmap per shape, then a jit that slices",
+        ),
+        Arm(
+            name="per-kind",
+            quick=(16,),
+            full=(8, 16, 32, 64),
+            hint=(0.02, 3.2),
+            label="a jit per kind, called per site",
+        ),
+        Arm(name="stacked_init", quick=(16,), full=(8, 16, 32, 64), hint=(0.03, 2.3)),
     ),
 )
 
@@ -47,7 +62,7 @@ _INIT_LARGE = Workload(
     unit="layers",
     source=HERE / "init_large.py",
     reference="stacked_init",
-    arms=(Arm(name="stacked_init", quick=(8,), full=(32,), hint=(0.2, 6.0)),),
+    arms=(Arm(name="stacked_init", quick=(8,), full=(32,), hint=(0.8, 6.0)),),
 )
 
 _INIT_FULL = Workload(
@@ -56,7 +71,7 @@ _INIT_FULL = Workload(
     unit="layers",
     source=HERE / "init_full.py",
     reference="stacked_init",
-    arms=(Arm(name="stacked_init", quick=(8,), full=(32,), hint=(0.1, 6.0)),),
+    arms=(Arm(name="stacked_init", quick=(8,), full=(32,), hint=(0.05, 1.0)),),
 )
 
 _SIZES = (2, 8, 32)
@@ -67,14 +82,35 @@ _CHUNKS = Workload(
     unit="chunks",
     source=HERE / "chunks.py",
     reference="loop",
-    equal=(("scan", "unit", "auto"),),
-    may_match=(("scan", "auto", "lax.scan"), ("unit", "auto")),
+    equal=(("scan_chunks", "scan_chunks:scan", "scan_chunks:unit"),),
+    may_match=(
+        ("scan_chunks", "scan_chunks:scan", "scan-by-hand"),
+        ("scan_chunks", "scan_chunks:unit"),
+    ),
     arms=(
-        Arm(name="loop", quick=(8,), full=(2, 4, 8), hint=(6.0, 8.0)),
-        Arm(name="lax.scan", quick=(), full=_SIZES, hint=(0.05, 12.0)),
-        Arm(name="scan", quick=(8,), full=_SIZES, hint=(0.05, 12.0)),
-        Arm(name="unit", quick=(), full=(2, 8), hint=(1.0, 10.0)),
-        Arm(name="auto", quick=(), full=(8,), hint=(0.1, 12.0)),
+        Arm(name="loop", quick=(4,), full=(2, 4, 8), hint=(5.5, 7.0), label="Python loop"),
+        Arm(
+            name="scan-by-hand",
+            quick=(4,),
+            full=_SIZES,
+            hint=(0.05, 14.0),
+            label="lax.scan by hand",
+        ),
+        Arm(name="scan_chunks", quick=(4,), full=_SIZES, hint=(0.05, 14.0)),
+        Arm(
+            name="scan_chunks:scan",
+            quick=(),
+            full=(8,),
+            hint=(0.05, 14.0),
+            label='scan_chunks, mode="scan"',
+        ),
+        Arm(
+            name="scan_chunks:unit",
+            quick=(),
+            full=(2, 8),
+            hint=(2.3, 11.0),
+            label='scan_chunks, mode="unit"',
+        ),
     ),
 )
 
@@ -94,3 +130,8 @@ PRESETS: dict[str, tuple[str, ...]] = {
     "quick": ("init", "chunks"),
     "full": ("init", "chunks", "linen", "nnx", "equinox", "haiku"),
 }
+
+
+def words(workload: str, arm: str) -> str:
+    """What an arm is, in plain words; its name where the workload is not one of these."""
+    return WORKLOADS[workload].arm(arm).words if workload in WORKLOADS else arm

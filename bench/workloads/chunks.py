@@ -168,8 +168,8 @@ def make_arm(walk: Walk):
 
 ARMS: ArmTable = {
     "loop": make_arm(loop),
-    "lax.scan": make_arm(scan_by_hand),
-    "scan": make_arm(with_mode("scan")),
-    "unit": make_arm(with_mode("unit")),
-    "auto": make_arm(with_mode("auto")),
+    "scan-by-hand": make_arm(scan_by_hand),
+    "scan_chunks": make_arm(with_mode("auto")),
+    "scan_chunks:scan": make_arm(with_mode("scan")),
+    "scan_chunks:unit": make_arm(with_mode("unit")),
 }
