@@ -4,8 +4,10 @@ The unit of cost is one equation as XLA compiles it. Calling a block instead of 
 its equations and costs a little for each thing passed in or out.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Hashable, Sequence
+import gc
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Literal
 
 from jax.extend import core as jex_core
@@ -22,6 +24,7 @@ from ._match import (
     element_sources,
     find,
     order,
+    undivided,
 )
 
 Form = Literal["auto", "unit", "scan", "batch"]
@@ -108,7 +111,8 @@ class Planner:
 
     def plan(self, closed: Any, stacked: Stacked | None = None) -> Plan:
         """Plans a closed jaxpr, some of whose arguments may come in stacks."""
-        return self.plan_program(flatten(closed, keep_calls=True), stacked or {})
+        with _no_collection():
+            return self.plan_program(flatten(closed, keep_calls=True), stacked or {})
 
     def plan_program(self, program: Program, stacked: Stacked) -> Plan:
         """Plans a program."""
@@ -176,6 +180,8 @@ class Planner:
         return []
 
     def _can_run(self, program, shared, chosen, loops) -> bool:
+        if all(undivided(loop.calls) for loop in loops):
+            return True
         groups = [*chosen, *(loop.calls for loop in loops)]
         return order(program, shared, groups) is not None
 
@@ -197,6 +203,21 @@ class Planner:
             plan = self.plan(jaxpr)
             self._jaxprs[id(jaxpr)] = (jaxpr, plan if plan.folds else None)
         return self._jaxprs[id(jaxpr)][1]
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Holds the garbage collector back: planning makes many small objects and no cycles of note.
+
+    On a program of 32,000 equations the collector would take a third of the time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 # The parameters that hold programs which may be replaced by equal ones.

@@ -45,7 +45,10 @@ def freeze_array(array: Any) -> Hashable:
         return ("key", str(array.dtype), freeze_array(jax.random.key_data(array)))
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         return _Same(array)
-    host = np.ascontiguousarray(np.asarray(array))
+    host = np.asarray(array)
+    if not host.shape:  # a number: no digest needed
+        return ("number", str(host.dtype), bool(getattr(array, "weak_type", False)), host.tobytes())
+    host = np.ascontiguousarray(host)
     digest = hashlib.blake2b(host.reshape(-1).view(np.uint8).data, digest_size=20).digest()
     weak = bool(getattr(array, "weak_type", False))
     return ("array", str(host.dtype), np.shape(array), weak, digest)

@@ -9,6 +9,7 @@ from ._find import Found as Found
 from ._find import find as find
 from ._order import Step as Step
 from ._order import order as order
+from ._order import undivided as undivided
 from ._prove import block_key as block_key
 from ._repeat import Call as Call
 from ._repeat import FoundRepeat as FoundRepeat

@@ -6,6 +6,7 @@ import numpy as np
 
 from .._jaxpr import Equation, Operand, Program, Value
 from ._fingerprint import fingerprints, weights
+from ._runs import Run
 
 
 class Index:
@@ -41,12 +42,18 @@ class Index:
             if operand in self.producer:
                 self.users[operand].append(position)  # pyright: ignore[reportArgumentType]
 
-    def last_users(self, period: int) -> np.ndarray:
-        """Returns each equation's last user less than `period` away; itself where there is none."""
-        last = np.arange(len(self.equations))
-        for value, (position, _) in self.producer.items():
-            for user in reversed(self.users[value]):  # in order: the first that is near is the last
-                if user - position < period:
-                    last[position] = max(last[position], user)
-                    break
-        return last
+    def last_users(self, run: Run) -> np.ndarray:
+        """Returns, for each equation of a run, its last user less than a period away.
+
+        Itself where there is none.
+        """
+        last = []
+        for position in range(run.start, run.stop):
+            here = position
+            for value in self.equations[position].outputs:
+                for user in reversed(self.users[value]):  # in order: the first near one is the last
+                    if user - position < run.period:
+                        here = max(here, user)
+                        break
+            last.append(here)
+        return np.asarray(last, np.int64)

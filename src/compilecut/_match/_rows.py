@@ -49,11 +49,17 @@ def arrange(index: Index, run: Run, free: np.ndarray, labels: Labels) -> Rows | 
     if run.blocks < 2:
         return None
     run, edge = in_step(run, labels.edges(index, run))
-    starts = _starts(run, index.last_users(run.period))
+    starts = _starts(run, index.last_users(run))
     if edge is not None:  # what it reads says where blocks start
         starts.sort(key=lambda start: (edge - start) % run.period)
-    tables = (_grow(index, run, start, free) for start in starts[:_STARTS])
-    return max(tables, key=lambda rows: rows.fit)
+    best: Rows | None = None
+    for start in starts[:_STARTS]:
+        rows = _grow(index, run, start, free)
+        if best is None or rows.fit > best.fit:
+            best = rows
+        if best.fit >= run.blocks * run.period:  # whole blocks alone, and as many as there can be
+            break
+    return best
 
 
 def _longest_free(run: Run, free: np.ndarray) -> Run:
@@ -67,7 +73,7 @@ def _starts(run: Run, last_users: np.ndarray) -> list[int]:
     """Returns where the first whole block may start: where least crosses between blocks."""
     crossing = np.zeros(run.stop - run.start + 1, np.int64)
     made = np.arange(run.start, run.stop)
-    used = np.minimum(last_users[run.start : run.stop], run.stop - 1)
+    used = np.minimum(last_users, run.stop - 1)
     np.add.at(crossing, made - run.start + 1, 1)
     np.add.at(crossing, used - run.start + 1, -1)
     at = np.cumsum(crossing)
@@ -96,7 +102,9 @@ def _grow_forward(index: Index, block: np.ndarray, stop: int, free: np.ndarray):
     names = index.names[block].tolist()
     while True:
         window = _window(range(stop, len(index.equations)), 2 * len(block), free)
-        row = _match(index, block, window, align(names, index.names[window].tolist()))
+        row = _whole(index, block, window)
+        if row is None:
+            row = _match(index, block, window, align(names, index.names[window].tolist()))
         if row is None:
             return
         yield row
@@ -124,6 +132,13 @@ def _window(positions: Sequence[int], size: int, free: np.ndarray) -> np.ndarray
             break
         found.append(position)
     return np.asarray(found, np.int64)
+
+
+def _whole(index: Index, block: np.ndarray, window: np.ndarray) -> np.ndarray | None:
+    """Returns the start of a window as a row if it is a whole block: the common case."""
+    row = window[: len(block)]
+    alike = len(row) == len(block) and np.array_equal(index.names[row], index.names[block])
+    return row if alike else None
 
 
 def _match(
