@@ -14,18 +14,23 @@ NEWEST_VENV := .venv-newest
 PYTEST_FLAGS ?= -n 2 --dist worksteal
 ARGS ?=
 
-venv = @.ci/venv.sh $(VENV) "$(PYTHON)" "$(1)"
+empty :=
+space := $(empty) $(empty)
+# Installing is silent and takes its time, so it is announced.
+announce = [ -e $(1)/.installed-$(subst $(space),-,$(2)) ] || printf '%s\n' \
+  "First use: JAX and what else is needed is installed into $(1); about a minute, and silent." >&2
+venv = @$(call announce,$(VENV),$(1)); .ci/venv.sh $(VENV) "$(PYTHON)" "$(1)"
 
 .PHONY: help compare bench test test-slow test-newest lint format types docs tables clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-compare:  ## Compare compilecut with the usual ways on two workloads (under 4 minutes)
+compare:  ## Compare compilecut with the usual ways on two workloads (about 2 minutes)
 	$(call venv,bench)
 	@$(VENV)/bin/python bench/compare.py --preset quick $(ARGS)
 
-bench:  ## Take every figure of bench/results again and check it (tens of minutes)
+bench:  ## Take every figure of bench/results again and check it (about 20 minutes)
 	$(call venv,bench)
 	@$(VENV)/bin/python bench/init.py $(ARGS)
 	@$(VENV)/bin/python bench/chunks.py $(ARGS)
@@ -43,7 +48,8 @@ test-newest:  ## Run the quick tests on the newest JAX (needs Python 3.13)
 	  echo "make test-newest: the newest JAX is tested on Python 3.13, and none was found on PATH" \
 	    "or in pyenv. Install one, or name it: make test-newest NEWEST_PYTHON=/path/to/python3.13"; \
 	  exit 1; fi >&2
-	@.ci/venv.sh $(NEWEST_VENV) "$(NEWEST_PYTHON)" "test bench"
+	@$(call announce,$(NEWEST_VENV),test bench); \
+	  .ci/venv.sh $(NEWEST_VENV) "$(NEWEST_PYTHON)" "test bench"
 	@$(NEWEST_VENV)/bin/python -m pytest $(PYTEST_FLAGS) -m quick $(ARGS)
 
 lint:  ## Check formatting and lint

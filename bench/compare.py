@@ -6,7 +6,8 @@
 
 Each sample is a fresh process with caches off. Exit codes: 0 fine; 1 values differ where they must
 not, or something else that `harness.checks` looks for; 2 a wrong option; 3 slower or larger than
-the baseline; 130 interrupted (what had finished is still shown and written).
+the baseline; 130 interrupted: what had finished is still shown, and written to a file even if none
+was asked for.
 """
 
 from collections.abc import Mapping
@@ -17,11 +18,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from harness import baseline, plot, records, session, table
+from harness import baseline, environment, plot, records, session, table
 from harness.registry import Cell, Workload
 from workloads import PRESETS, WORKLOADS
 
 WRONG, WORSE = 1, 3
+KEPT = environment.ROOT / "bench" / "out"
 REPEAT = {"quick": 1, "full": 3}
 TIMEOUT = {"quick": 150.0, "full": 900.0}
 
@@ -86,6 +88,10 @@ def main(
         Path | None, typer.Option("--baseline", help="compare with this record")
     ] = None,
     extra: Annotated[Path | None, typer.Option(help="a file with more WORKLOADS")] = None,
+    keep: Annotated[
+        Path,
+        typer.Option(help="the folder for what an interrupted run without --json had measured"),
+    ] = KEPT,
 ) -> None:
     """Compare ways of writing a program by what they cost to compile and to run."""
     if preset not in REPEAT:
@@ -107,6 +113,8 @@ def main(
         raise typer.BadParameter(str(error)) from None
     console = session.make_console()
     record = session.take(console, cells)
+    if record.interrupted and record.samples and not json:
+        json = keep / f"compare-{record.machine['date'][:19].replace(':', '-')}.json"
     report(console, record, known, json, plot_file)
     raise typer.Exit(verdict(console, record, old))
 
@@ -124,7 +132,9 @@ def report(
     if picture:
         plot.save(picture, record, known)
     table.print_record(console, record, known)
-    console.print(session.describe(record), style="dim", highlight=False, soft_wrap=True)
+    console.print(session.describe(record), style="dim", highlight=False)
+    if json:
+        console.print(f"The record is in {json}", highlight=False, markup=False, soft_wrap=True)
 
 
 def verdict(console: Console, record: records.Record, old: records.Record | None) -> int:

@@ -55,6 +55,8 @@ def figures_of(record: Record, layers: int, depth: int, flat: tuple[int, ...]) -
         figures.less(record, *init, "vmap+slice", "stacked_init", "cold", 3),
         figures.less(record, *init, "per-kind", "stacked_init", "cold"),
         figures.less(record, *init, "jit", "stacked_init", "steady"),
+        figures.less(record, *init, "jit", "stacked_init", "cold_cpu"),
+        figures.less(record, *init, "vmap+slice", "stacked_init", "cold_cpu"),
         figures.growth(record, "init", "stacked_init", ends, "compile", 1.15),
         figures.growth(record, "init", "stacked_init", ends, "compile_sum"),
     ]

@@ -15,7 +15,10 @@ from harness.figures import Figure
 from harness.records import Record, Sample
 
 ROOT = Path(__file__).parents[1]
-MEASURES = ("cold", "compile", "compile_sum", "steady", "run_peak_growth", "output_bytes")
+MEASURES = (
+    *("cold", "cold_cpu", "compile", "compile_sum", "steady"),
+    *("run_peak_growth", "output_bytes"),
+)
 
 
 def as_if_run(rows: list[Row]) -> Record:
@@ -56,6 +59,13 @@ def test_equal_times_hold_no_promise_of_less_time():
 def test_rows_name_arms_that_exist():
     for row in [*bench_init.rows(32, 24, (8, 64), 3), *bench_chunks.rows(8, (2, 32), 3)]:
         assert [cell.n for cell in row.cells()] == list(row.sizes)
+
+
+@pytest.mark.parametrize(
+    "rows", [bench_init.rows(32, 24, (8, 64), 3), bench_chunks.rows(8, (2, 32), 3)]
+)
+def test_slow_arms_get_as_many_samples_as_ours(rows):
+    assert {row.repeat for row in rows} == {3}
 
 
 @pytest.mark.slow

@@ -152,6 +152,46 @@ def test_interrupt_keeps_finished_samples(tmp_path, signal_number):
     assert _gone(int(pid_file.read_text()))
 
 
+def test_interrupt_keeps_finished_samples_without_being_asked(tmp_path):
+    pid_file, kept = tmp_path / "pid", tmp_path / "kept"
+    process = subprocess.Popen(
+        [*COMMAND, "--workload", "slow", "--keep", str(kept)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "FAKE_PID_FILE": str(pid_file)},
+    )
+    _wait_for(pid_file)
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    (file,) = kept.iterdir()
+    assert str(file) in printed
+    assert [sample.key for sample in records.load(file).samples] == [("slow", "double", 3)]
+
+
+def test_an_interrupt_before_the_first_sample_keeps_nothing(tmp_path):
+    pid_file, kept = tmp_path / "pid", tmp_path / "kept"
+    process = subprocess.Popen(
+        [*COMMAND, "--workload", "slow", "--arm", "sleep", "--keep", str(kept)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "FAKE_PID_FILE": str(pid_file)},
+    )
+    _wait_for(pid_file)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert not kept.exists()
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_everything_printed_fits_the_terminal(columns):
+    done = compare("--workload", "good", COLUMNS=columns)
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= int(columns), max(lines, key=len)
+    assert "2 samples" in lines[0]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

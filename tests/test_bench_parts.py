@@ -301,6 +301,21 @@ def test_figures_hold_or_not():
     json.dumps([figure.as_data() for figure in (less, grown, share, missing)])
 
 
+def test_figures_say_how_far_samples_are_apart():
+    kept = record(
+        *(sample(arm="double", cold=cold) for cold in (9.0, 10.0, 14.0)),
+        *(sample(arm="otherwise", cold=cold) for cold in (1.0, 2.0)),
+    )
+    found = figures.less(kept, "good", 3, "double", "otherwise", "cold")
+    assert found.measured == pytest.approx(10 / 1.5)
+    assert (found.low, found.high, found.samples) == (4.5, 14.0, 2)
+
+
+def test_figures_name_arms_in_plain_words():
+    name = figures.less(record(), "init", 32, "jit", "stacked_init", "cold").name
+    assert name == ("init, 32 layers: cold call of stacked_init, times less than jax.jit(init)")
+
+
 # -- what is shown ---------------------------------------------------------------------------------
 
 
@@ -311,7 +326,7 @@ def shown(kept: Record, width: int) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("width", [100, 170])
+@pytest.mark.parametrize("width", [80, 100, 170])
 def test_losses_and_failures_are_shown_like_wins(width):
     text = shown(
         record(
@@ -327,6 +342,37 @@ def test_losses_and_failures_are_shown_like_wins(width):
     assert "1.5x faster" in text
     assert "TIMEOUT" in text
     assert "double, n=5: 1 of 1 samples failed: because" in text
+
+
+def full(arm: str, cold: float) -> Sample:
+    """A sample with everything that the table shows."""
+    stages = dict.fromkeys(("trace", "lower", "compile", "first_run", "compile_sum"), cold / 4)
+    sizes = {"peak_growth": 4e9, "programs": 12, "hlo_instructions": 160_490}
+    return sample(arm=arm, cold=cold, cold_cpu=cold, steady=[0.2, 0.3, 0.4, 0.5], **stages, **sizes)
+
+
+@pytest.mark.parametrize("repeat", [1, 3])
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_tables_fit_the_terminal_and_lose_nothing(width, repeat):
+    samples = [full(arm, 12.5 + i) for arm in ("double", "otherwise") for i in range(repeat)]
+    lines = shown(record(*samples), width).splitlines()
+    text = "\n".join(lines)
+    assert max(map(len, lines)) <= width
+    assert "…" not in text
+    for heading in ("cold", "trace", "first run", "steady ms", "HLO", "values", "cpu"):
+        assert any(heading in line.split("  ") or heading in line for line in lines), heading
+    assert text.count("160,490") == 2
+    assert ("lowest" in text) == (repeat > 1)
+
+
+def test_ranges_that_overlap_are_called_parity():
+    def of(*otherwise):
+        theirs = [full("double", cold) for cold in (10.0, 12.0, 14.0)]
+        return shown(record(*theirs, *(full("otherwise", cold) for cold in otherwise)), 170)
+
+    assert "parity" in of(8.0, 9.0, 11.0)
+    assert "1.5x faster" in of(7.0, 8.0, 9.0)
+    assert "2.0x SLOWER" in of(24.0)
 
 
 def test_steady_shows_its_spread():

@@ -16,6 +16,7 @@ MEASURES = {
     "cold": "cold call",
     "compile": "compile",
     "compile_sum": "compile (threads added up)",
+    "cold_cpu": "processor seconds of the cold call",
     "steady": "steady run",
     "run_peak_growth": "peak memory of a steady run",
 }

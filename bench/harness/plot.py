@@ -41,7 +41,7 @@ def _draw(panel, record: Record, workload: Workload) -> None:
         below = [m - seconds[0] for m, (_, seconds) in zip(middles, points, strict=True)]
         above = [seconds[-1] - m for m, (_, seconds) in zip(middles, points, strict=True)]
         where = [n for n, _ in points]
-        panel.errorbar(where, middles, yerr=[below, above], marker=marker, label=arm.name)
+        panel.errorbar(where, middles, yerr=[below, above], marker=marker, label=arm.words)
     panel.set_title(workload.name)
     panel.set_xlabel(f"n ({workload.unit})")
     panel.set_ylabel("compile seconds")

@@ -1,6 +1,7 @@
 """One run from cells to a record: what `compare.py`, `init.py` and `chunks.py` share."""
 
 import importlib.util
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,15 +13,15 @@ from harness.registry import Cell, Workload
 from harness.view import Bar
 
 INTERRUPTED = 130
-
-
 WITHOUT_TERMINAL = 170
 
 
 def make_console() -> Console:
     """A console that does not squeeze its tables where no terminal sets the width (a CI log)."""
     console = Console()
-    return console if console.is_terminal else Console(width=WITHOUT_TERMINAL)
+    if console.is_terminal or "COLUMNS" in os.environ:
+        return console
+    return Console(width=WITHOUT_TERMINAL)
 
 
 def take(console: Console, cells: Sequence[Cell]) -> Record:

@@ -27,7 +27,7 @@ class Bar:
         self.started = time.monotonic()
         self.progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=16),
             TaskProgressColumn(),
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),
@@ -36,6 +36,12 @@ class Bar:
         self.task = self.progress.add_task("starting", total=self.expected, left="")
 
     def __enter__(self) -> "Bar":
+        runs = "1 sample" if self.count == 1 else f"{self.count} samples"
+        self.progress.console.print(
+            f"{runs}, one after the other, each in a fresh process: {duration(self.expected)} on "
+            "two idle cores.",
+            highlight=False,
+        )
         self.progress.start()
         return self
 
@@ -55,7 +61,7 @@ class Bar:
         pace = self.spent / self.done if self.done else 1.0
         part = min(seconds / max(pace, 1e-6), ALMOST * self.share)
         left = max((self.expected - self.done - part) * pace, 0.0)
-        text = f"about {left:.0f} s left"
+        text = f"~{left:.0f} s left"
         self.progress.update(self.task, completed=self.done + part, left=text)
 
     def finish(self, cell: Cell, sample: Sample) -> None:
@@ -66,5 +72,12 @@ class Bar:
         self.progress.update(self.task, completed=self.done)
         took = f"cold {sample.measures['cold']:.2f} s" if sample.ok else sample.reason
         style = "dim" if sample.ok else "red"
-        name = f"{cell.workload.name:8} {cell.arm.name:14} n={cell.n:<3}"
+        name = f"{cell.workload.name:8} {cell.arm.name:16} n={cell.n:<3}"
         self.progress.console.print(f"{name} {took}", style=style, highlight=False, markup=False)
+
+
+def duration(seconds: float) -> str:
+    """A guess of so many seconds, in words."""
+    if seconds < 90:
+        return f"about {max(seconds, 1):.0f} s"
+    return f"about {seconds / 60:.1f} minutes"
