@@ -189,7 +189,7 @@ def test_everything_printed_fits_the_terminal(columns):
     done = compare("--workload", "good", COLUMNS=columns)
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= int(columns), max(lines, key=len)
-    assert "2 samples" in lines[0]
+    assert "2 samples in turn" in lines[0]
 
 
 @pytest.mark.parametrize(

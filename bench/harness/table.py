@@ -19,16 +19,18 @@ NOTE = (
     "{samples}, each a fresh process without caches. Seconds: cold = call to values ready = "
     "trace + lower + compile + first run (the rest, compilecut's planning included). A steady run "
     "is a later call, ± half the interquartile range. peak: growth over before the call; HLO: "
-    "optimised instructions of all programs; Σ compile: threads added up; cpu: processor seconds "
-    "of the cold call."
+    "optimised instructions of all programs."
 )
+NOTE_OF_DETAILS = " Σ compile: threads added up; cpu: processor seconds of the cold call."
 
 Cell = tuple[Key, list[Sample]]
 SPREAD = ("samples", "lowest", "highest")
 COLUMNS = (
     *("cold", *SPREAD, "against", "trace", "lower", "compile", "first run"),
-    *("steady ms", "peak MB", "programs", "HLO", "values", "Σ compile", "cpu"),
+    *("steady ms", "peak MB", "programs", "HLO", "values"),
 )
+DETAILS = ("Σ compile", "cpu")
+WIDE = 100  # narrower terminals go without the details; the record has them
 BESIDE = 2  # what a column takes beyond its text
 EDGES = 1
 
@@ -41,8 +43,9 @@ def render(record: Record, workloads: Mapping[str, Workload], width: int) -> Ren
         if cells:
             title = f"{workload.name}: {workload.summary} (n = {workload.unit})"
             parts += [Text(title, style="bold"), *_tables(workload, cells, record, width)]
-    note = Text(NOTE.format(samples=samples_of(record.samples)), style="dim")
-    return Group(*parts, note, *_problem_lines(record))
+    note = NOTE.format(samples=samples_of(record.samples))
+    note += NOTE_OF_DETAILS if width >= WIDE else ""
+    return Group(*parts, Text(note, style="dim"), *_problem_lines(record))
 
 
 def samples_of(samples: Iterable[Sample]) -> str:
@@ -66,6 +69,7 @@ def _tables(
     cells = sorted(cells, key=lambda cell: (cell[0][2], order.get(cell[0][1], len(order))))
     single = max(len(samples) for _, samples in cells) == 1
     columns = [c for c in COLUMNS if not (single and c in SPREAD)]
+    columns += DETAILS if width >= WIDE else ()
     headings = [f"vs {workload.reference}" if c == "against" else c for c in columns]
     rows = [list(_row(workload, samples, record, columns)) for _, samples in cells]
     names = [max(len("arm"), *(len(key[1]) for key, _ in cells)), 2]

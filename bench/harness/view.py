@@ -36,11 +36,10 @@ class Bar:
         self.task = self.progress.add_task("starting", total=self.expected, left="")
 
     def __enter__(self) -> "Bar":
-        runs = "1 sample" if self.count == 1 else f"{self.count} samples"
+        runs = "1 sample" if self.count == 1 else f"{self.count} samples in turn"
+        takes = duration(self.expected)
         self.progress.console.print(
-            f"{runs}, one after the other, each in a fresh process: {duration(self.expected)} on "
-            "two idle cores.",
-            highlight=False,
+            f"{runs}, each in a fresh process: {takes} on two idle cores.", highlight=False
         )
         self.progress.start()
         return self
@@ -59,6 +58,7 @@ class Bar:
     def tick(self, seconds: float) -> None:
         """The sample has been running for so long."""
         pace = self.spent / self.done if self.done else 1.0
+        pace = max(pace, seconds / max(self.share, 1e-6))  # a sample that is late says so too
         part = min(seconds / max(pace, 1e-6), ALMOST * self.share)
         left = max((self.expected - self.done - part) * pace, 0.0)
         text = f"~{left:.0f} s left"
