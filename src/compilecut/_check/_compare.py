@@ -102,6 +102,8 @@ def _has_loops(jaxpr: Any) -> bool:
 
 def _children(first: Any, second: Any) -> list[tuple[int, int]]:
     """Returns the arguments of two applications of one thing, side by side."""
+    if first[0] == second[0] == "stack" and len(first[1]) == len(second[1]):
+        return list(zip(first[1], second[1], strict=True))
     if not (isinstance(first[0], tuple) and isinstance(second[0], tuple)):
         return []
     (head, arguments), place = first[0], first[1]

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend.core import primitives as prim
@@ -128,6 +130,8 @@ def _broadcast(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term]
         return None
     (term,), shape = inputs, tuple(eqn.params["shape"])
     dimensions = tuple(int(d) for d in eqn.params["broadcast_dimensions"])
+    if shape == terms.shape(term) and dimensions == tuple(range(len(shape))):
+        return [term]
     if not shape or not 0 < shape[0] <= _MANY:
         return None
     if dimensions == tuple(range(1, len(shape))) and terms.shape(term) == shape[1:]:
@@ -145,6 +149,11 @@ def _reshape(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term] |
     rows, shape = inputs[0], tuple(eqn.params["new_sizes"])
     if len(inputs) != 1 or eqn.params["dimensions"] is not None:
         return None
+    old = terms.shape(rows)
+    if shape == old:
+        return [rows]
+    if len(shape) == len(old) + 1 and shape[2:] == old[1:] and 0 < old[0] <= _FEW:
+        return [_parted(terms, rows, shape[0], shape[1])]
     if isinstance(rows, Rows):
         if (1, *shape) == terms.shape(rows):
             return [rows.elements[0]]
@@ -154,6 +163,16 @@ def _reshape(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term] |
             return [rows]
         return _each(terms, eqn, rows, new_sizes=shape[1:])
     return [Rows((rows,))] if shape == (1, *terms.shape(rows)) else None
+
+
+# An array of more rows than this isn't taken apart: it is no stack of blocks.
+_FEW = 4096
+
+
+def _parted(terms: Terms, rows: Term, count: int, size: int) -> Rows:
+    """An array cut into parts of one size along its leading axis, as a stack of them."""
+    elements = _elements(terms, rows)
+    return Rows(tuple(Rows(tuple(elements[i * size : (i + 1) * size])) for i in range(count)))
 
 
 @_rule(prim.transpose_p)
@@ -175,7 +194,7 @@ def _each(terms: Terms, eqn: Any, rows: Rows, **changed: Any) -> Sequence[Term]:
 
 @_rule(
     prim.abs_p, prim.add_p, prim.add_jaxvals_p, prim.and_p, prim.ceil_p, prim.clamp_p,
-    prim.convert_element_type_p, prim.copy_p, prim.cos_p, prim.div_p, prim.eq_p, prim.erf_p,
+    prim.copy_p, prim.cos_p, prim.div_p, prim.eq_p, prim.erf_p,
     prim.erfc_p, prim.exp2_p, prim.exp_p, prim.expm1_p, prim.floor_p, prim.ge_p, prim.gt_p,
     prim.integer_pow_p, prim.is_finite_p, prim.le_p, prim.log1p_p, prim.log_p, prim.logistic_p,
     prim.lt_p, prim.max_p, prim.min_p, prim.mul_p, prim.ne_p, prim.neg_p, prim.not_p, prim.or_p,
@@ -196,6 +215,29 @@ def _elementwise(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Ter
             ]
         )
     ]
+
+
+@_rule(prim.convert_element_type_p)
+def _convert(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term] | None:
+    """JAX itself leaves out, or computes, some conversions while it traces."""
+    (term,), dtype = inputs, eqn.params["new_dtype"]
+    if eqn.params["sharding"] is None:
+        if eqn.invars[0].aval.dtype == dtype:
+            return [term]
+        constant = terms.known[term].constant if isinstance(term, int) else None
+        if isinstance(constant, np.ndarray) and not constant.shape and _keeps(constant, dtype):
+            return [terms.literal(constant.astype(dtype), eqn.outvars[0].aval)]
+    return _elementwise(terms, eqn, inputs)
+
+
+def _keeps(number: np.ndarray, dtype: Any) -> bool:
+    """Says whether a number is the same number, or a plain rounding, in another type."""
+    if jnp.issubdtype(dtype, jax.dtypes.extended):
+        return False
+    floats = all(jnp.issubdtype(kind, jnp.floating) for kind in (number.dtype, dtype))
+    if floats or not np.isfinite(number):
+        return floats
+    return bool(number.astype(dtype).astype(number.dtype) == number)
 
 
 def _at(term: Term, place: int) -> Term:

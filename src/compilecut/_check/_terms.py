@@ -85,11 +85,9 @@ class Terms:
 
     def literal(self, value: Any, aval: Any) -> int:
         """Returns the term of a number or a captured constant, by its content."""
-        if aval.shape == () and not isinstance(value, jex_core.Var):
-            key = constant_key(np.asarray(value, aval.dtype) if _plain(value) else value)
-        else:
-            key = constant_key(value)
-        return self.number(("constant", key), aval.shape, constant=value)
+        if _plain(value):
+            value = np.asarray(value, aval.dtype)
+        return self.number(("constant", constant_key(value)), aval.shape, constant=value)
 
     def whole(self, term: Term) -> int:
         """Returns an array known by its elements as one term."""
@@ -287,6 +285,10 @@ class _Inner:
     outvars: tuple[_Result, ...]
     whole: Any
     effects: frozenset[Any] = frozenset()
+
+    @property
+    def invars(self) -> Any:
+        return self.whole.invars
 
     @property
     def ctx(self) -> Any:
