@@ -160,6 +160,31 @@ def test_default_device():
     assert first_difference(result, jax.jit(init)(KEY)) is None
 
 
+def everything(key, scale):
+    rows = jax.random.normal(jax.random.fold_in(key, 1), (12, 4))
+    return {"layers": init(key), "key": key, "seed": jax.random.fold_in(key, 2), "rows": list(rows)}
+
+
+@pytest.mark.parametrize("fan_out", ["arrays", "stacks"])
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("where", ["default", "mesh", "device"])
+def test_nothing_is_transferred_unsaid(where, impl, fan_out):
+    key, place = jax.random.key(3, impl=impl), None
+    if where == "device":
+        key = jax.device_put(key, jax.devices()[2])
+    elif where == "mesh":
+        place = NamedSharding(mesh(), P())
+    scale = jax.device_put(np.float32(2.0))
+    wrapped = cc.stacked_init(everything, out_shardings=place, fan_out=fan_out)
+    expected = jax.jit(everything, out_shardings=place)(key, scale)
+    with jax.transfer_guard("disallow"):
+        result = wrapped(key, scale)
+        result = result.unstack() if fan_out == "stacks" else result
+    assert_placed_alike(result, expected)
+    committed = [[leaf.committed for leaf in jax.tree.leaves(r)] for r in (result, expected)]
+    assert committed[0] == committed[1] or fan_out == "stacks"
+
+
 # --- stacks
 
 

@@ -25,8 +25,8 @@ Host = dict[Value, np.ndarray]
 def to_host(array: Any, aval: Any) -> np.ndarray:
     """Returns an argument as a host array; typed keys become opaque elements."""
     if is_key(aval.dtype):
-        return _as_keys(np.asarray(jax.random.key_data(array)))
-    return np.asarray(array, dtype=aval.dtype)
+        return _as_keys(np.asarray(jax.device_get(jax.random.key_data(array))))
+    return np.asarray(jax.device_get(array), dtype=aval.dtype)
 
 
 def key_words(keys: np.ndarray) -> np.ndarray:
@@ -40,6 +40,15 @@ def raw(value: np.ndarray) -> np.ndarray:
     return key_words(value) if value.dtype.kind == "V" else value
 
 
+def put(values: Any, place: Any) -> Any:
+    """Puts host values on devices where `jax.transfer_guard` may forbid that the call does it.
+
+    Without a guard they are left to the call, which is several times faster.
+    """
+    guard = jax.config.jax_transfer_guard_host_to_device  # pyright: ignore[reportAttributeAccessIssue]
+    return values if guard in (None, "allow") else jax.device_put(values, place)
+
+
 def to_array(value: Any, aval: Any) -> Any:
     """Returns a traced or concrete array for raw data: keys are wrapped again.
 
@@ -51,7 +60,10 @@ def to_array(value: Any, aval: Any) -> Any:
 
 
 def evaluate_host(
-    equations: Iterable[Equation], calls: dict[Hashable, Callable[..., Any]], host: Host
+    equations: Iterable[Equation],
+    calls: dict[Hashable, Callable[..., Any]],
+    host: Host,
+    device: Any,
 ) -> None:
     """Computes key arithmetic in order, adding results to `host`.
 
@@ -59,13 +71,14 @@ def evaluate_host(
         equations: the key arithmetic.
         calls: compiled programs for what NumPy can't do, by `call_key`.
         host: values so far.
+        device: the sharding those programs were lowered for, if any.
     """
     with np.errstate(over="ignore"):  # integers wrap around, as they do in XLA
         for eqn in equations:
             operands = [_read(host, operand) for operand in eqn.inputs]
             rule = _RULES.get(eqn.primitive)
             if rule is None:
-                results = _on_device(eqn, operands, calls[call_key(eqn)])
+                results = _on_device(eqn, operands, calls[call_key(eqn)], device)
             elif eqn.primitive.multiple_results:
                 results = rule(eqn, *operands)
             else:
@@ -112,8 +125,10 @@ def _read(host: Host, operand: Operand) -> np.ndarray:
     return host[operand]
 
 
-def _on_device(eqn: Equation, operands: list[np.ndarray], call: Callable[..., Any]):
-    results = [np.asarray(result) for result in call(*map(raw, operands))]
+def _on_device(
+    eqn: Equation, operands: list[np.ndarray], call: Callable[..., Any], device: Any
+) -> list[np.ndarray]:
+    results = jax.device_get(call(*put(list(map(raw, operands)), device)))
     return [
         _as_keys(r) if is_key(v.aval.dtype) else r
         for r, v in zip(results, eqn.outputs, strict=True)

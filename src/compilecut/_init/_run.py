@@ -8,7 +8,7 @@ import numpy as np
 
 from .._jaxpr import Value, resolve
 from ._draw import Block, row_table
-from ._keys import Host, evaluate_host, raw, to_array, to_host
+from ._keys import Host, evaluate_host, put, raw, to_array, to_host
 from ._plan import Plan
 from ._programs import Programs
 
@@ -61,7 +61,7 @@ def _host_values(plan: Plan, programs: Programs, arguments: Sequence[Any]) -> Ho
     }
     constants = split.program.constants
     host.update((v, to_host(constants[v], v.aval)) for v in constants if v in wanted)
-    evaluate_host(split.host, programs.keys, host)
+    evaluate_host(split.host, programs.keys, host, plan.places.device)
     return host
 
 
@@ -69,19 +69,42 @@ def _run_block(plan: Plan, programs: Programs, block: Block, host: Host, argumen
     assert plan.split is not None
     index = {value: i for i, value in enumerate(plan.split.program.arguments)}
 
-    def feed(value: Value) -> Any:
-        return arguments[index[value]] if value in index else raw(host[value])
-
     tables = {w: row_table(s, plan.layout.rows[w], host) for w, s in block.spans.items()}
+    tables = put(tables, plan.places.device)
     bits = {w: programs.draws[w](table) for w, table in tables.items()}
+    sites = [plan.groups[group].members[member] for group, member in block.sites]
+    given = [
+        [np.asarray(starts, np.int32), *(raw(host[v]) for v in site.inputs if v not in index)]
+        for site, starts in zip(sites, block.starts, strict=True)
+    ]
+    given = _put(given, plan, programs, block, index)
     results: Any = ()
-    for (group, member), starts in zip(block.sites, block.starts, strict=True):
-        site = plan.groups[group].members[member]
+    for (group, member), site, (starts, *values) in zip(block.sites, sites, given, strict=True):
         blocks = {w: bits[w] for w in sorted({draw.width for draw in site.draws})}
-        inputs = [feed(value) for value in site.inputs]
-        results = programs.sites[group](blocks, np.asarray(starts, np.int32), inputs)
+        rest = iter(values)
+        inputs = [arguments[index[v]] if v in index else next(rest) for v in site.inputs]
+        results = programs.sites[group](blocks, starts, inputs)
         _hand_out(plan, programs, group, member, results, sink)
     return results
+
+
+def _put(given: list[Any], plan: Plan, programs: Programs, block: Block, index: dict[Value, int]):
+    """Puts each site's first rows and host values where its program wants them, if need be.
+
+    Over several processes it is left to the call: to put them is to compare them between all.
+    """
+    if not plan.places.spread:
+        return put(given, plan.places.device)
+    wanted: dict[int, list[Any]] = {}
+    for group, _ in block.sites:
+        if group not in wanted:
+            inputs = plan.groups[group].pattern.inputs
+            (_, starts, places), _ = programs.sites[group].input_shardings
+            wanted[group] = [starts]
+            wanted[group] += [p for v, p in zip(inputs, places, strict=True) if v not in index]
+    places = [wanted[group] for group, _ in block.sites]
+    here = all(place.is_fully_addressable for place in jax.tree.leaves(places))
+    return put(given, places) if here else given
 
 
 def _hand_out(plan: Plan, programs: Programs, group: int, member: int, results, sink: Sink):
@@ -92,6 +115,6 @@ def _hand_out(plan: Plan, programs: Programs, group: int, member: int, results, 
         if leaf not in plan.split.views:
             leaves.append((leaf, array))
         for view in plan.split.views.get(leaf, ()):
-            start = np.asarray(view.start, np.int32)
+            start = put(np.asarray(view.start, np.int32), plan.places.device)
             sink.put_leaf(view.leaf, programs.views[view.key](array, start))
     sink.put(group, member, leaves)

@@ -7,10 +7,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
+from jax.sharding import NamedSharding, PartitionSpec
 
 from .. import _compat, _errors
 from .._jaxpr import as_weak_as, is_key
+from ._keys import put
 from ._places import leaf_paths, stacked, unstacked
 from ._plan import Plan
 
@@ -69,7 +72,18 @@ def _take(stack: jax.Array, index: int) -> jax.Array:
     if isinstance(stack, Tracer):
         return stack[index]
     # The index is an argument: one program per shape, not one per index.
-    return _taker(unstacked(stack.sharding) if stack.committed else None)(stack, index)
+    take = _taker(unstacked(stack.sharding) if stack.committed else None)
+    return take(stack, _index(index, stack))
+
+
+def _index(index: int, stack: jax.Array) -> Any:
+    """Returns an index to call with, put where the stack is if need be."""
+    place = stack.sharding
+    if isinstance(place, NamedSharding):
+        place = NamedSharding(place.mesh, PartitionSpec())
+    if not (place.is_fully_addressable and place.is_fully_replicated):
+        return np.int32(index)
+    return put(np.int32(index), place if stack.committed else None)
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -118,14 +132,15 @@ class StackSink:
             length = len(self._plan.groups[group].members)
             self._stacks += [_empty(self._place(leaf, a, length)) for leaf, a in leaves]
         for stack, (leaf, array) in enumerate(leaves, self._first[group]):
-            self._stacks[stack] = _write(self._stacks[stack], array, member)
+            index = _index(member, self._stacks[stack])
+            self._stacks[stack] = _write(self._stacks[stack], array, index)
             self._slots[leaf] = (stack, member)
 
     def put_leaf(self, leaf: int, array: Any) -> None:
         """Takes a leaf that no program had to compute: a stack of its own."""
         self._slots[leaf] = (len(self._stacks), 0)
         empty = _empty(self._place(leaf, array, 1))
-        self._stacks.append(_write(empty, array, 0))
+        self._stacks.append(_write(empty, array, _index(0, empty)))
 
     def finish(self) -> Stacks:
         """Returns the filled stacks."""
@@ -174,7 +189,7 @@ def _emptier(like: jax.ShapeDtypeStruct):
 
 def _key_zeros(like: jax.ShapeDtypeStruct) -> jax.Array:
     impl = _compat.key_impl(like.dtype)
-    words = jnp.zeros((*like.shape, *impl.key_shape), jnp.uint32)
+    words = jax.jit(lambda: jnp.zeros((*like.shape, *impl.key_shape), jnp.uint32))()
     return jax.device_put(jax.random.wrap_key_data(words, impl=impl), like.sharding)
 
 
