@@ -19,11 +19,13 @@ from ._match import (
     FoundRepeat,
     Loop,
     Mismatch,
+    Piece,
     Source,
     as_loops,
     element_sources,
     find,
     order,
+    pieces,
     undivided,
 )
 
@@ -64,6 +66,7 @@ class Plan:
         wanted: values that some step takes, other than from the call before in its loop.
         blocks: the plan of each block, by its key.
         repeats: what was folded in this program itself, most saved first.
+        pieces: values that are pieces of an array over which a loop runs.
         inner: plans of programs inside equations, by equation and parameter.
         mismatches: blocks that look alike and are not.
     """
@@ -74,6 +77,7 @@ class Plan:
     wanted: frozenset[Operand]
     blocks: dict[Hashable, "Plan"]
     repeats: tuple[FoundRepeat, ...]
+    pieces: dict[Value, Piece]
     inner: dict[Equation, dict[str, Any]]
     mismatches: tuple[Mismatch, ...]
 
@@ -135,6 +139,7 @@ class Planner:
             wanted=_wanted(program, steps, shared),
             blocks=self._blocks,
             repeats=tuple(found.repeats),
+            pieces=_walked(program, steps),
             inner={eqn: plans for eqn in equations if (plans := self._inner(eqn))},
             mismatches=tuple(found.mismatches),
         )
@@ -151,6 +156,8 @@ class Planner:
         """Gives each repeat its form. Loops come in the order of the program, sources first."""
         chosen: dict[tuple[Call, ...], UnitCall | Loop] = {}
         sources = dict(sources)
+        for value, piece in pieces(program.equations).items():
+            sources[value] = ((piece.whole, piece.size), piece.place)
         for repeat in sorted(repeats, key=lambda r: r.calls[0].positions[0]):
             for piece in self._forms(program, repeat, shared, chosen, sources.get):
                 chosen[_calls_of(piece)] = piece
@@ -253,6 +260,12 @@ def _wanted(
     return frozenset(wanted)
 
 
+def _walked(program: Program, steps: Sequence[Step]) -> dict[Value, Piece]:
+    """Returns the pieces of arrays that loops take as they are."""
+    read = {operand for step in steps if isinstance(step, Loop) for operand in _elements(step)}
+    return {value: p for value, p in pieces(program.equations).items() if value in read}
+
+
 def _needed(program: Program) -> list[Equation]:
     effects = set(map(id, call_effects(program.equations)))
     if not effects:
@@ -304,6 +317,7 @@ def as_written(program: Program, _: Stacked) -> Plan:
         wanted=frozenset(),
         blocks={},
         repeats=(),
+        pieces={},
         inner={},
         mismatches=(),
     )

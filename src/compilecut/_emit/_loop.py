@@ -37,7 +37,8 @@ def run_loop(
     ]
     consts = [_alone(env, calls, port, block.arguments[port].aval) for port in loop.consts]
     init = [_first(env, calls[0], port, block.arguments[port].aval) for port, _ in loop.carries]
-    ys = [n for n in range(len(block.outputs)) if _stands_alone(calls, n, wanted)]
+    carried = {number for _, number in loop.carries}
+    ys = [n for n in range(len(block.outputs)) if _wanted(calls, n, n in carried, wanted)]
 
     def step(carry: Sequence[Any], elements: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         inputs: dict[int, Any] = dict(zip(loop.xs, elements, strict=True))
@@ -56,7 +57,7 @@ def run_loop(
             at = len(calls) - 1 - place if reverse else place
             env[call.outputs[number]] = Element(stack, at)
     for (_, number), value in zip(loop.carries, last, strict=True):
-        env[calls[-1].outputs[number]] = value
+        env[loop.calls[-1].outputs[number]] = value
 
 
 def _read(env: Any, operand: Operand | None) -> Any:
@@ -93,6 +94,8 @@ def _first(env: Any, call: Call, port: int, aval: Any) -> Any:
     return fill(aval) if operand is None else _typed([alone(env.read(operand))], aval)[0]
 
 
-def _stands_alone(calls: Sequence[Call], number: int, wanted: frozenset[Operand]) -> bool:
-    """Says whether an output of the block is needed of any call but the last."""
-    return any(call.outputs[number] in wanted for call in calls)
+def _wanted(
+    calls: Sequence[Call], number: int, carried: bool, wanted: frozenset[Operand]
+) -> bool:
+    """Says whether an output of the block is needed of some call; the last carry is at hand."""
+    return any(call.outputs[number] in wanted for call in (calls[:-1] if carried else calls))

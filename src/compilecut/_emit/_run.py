@@ -7,12 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from .. import _units
 from .._jaxpr import Equation, Literal, Operand, evaluate
+from .._match import Piece
 from .._plan import Plan, UnitCall
 from ._loop import run_loop
-from ._stacks import alone, fill
+from ._stacks import Element, Stack, alone, fill
 
 Function = Callable[..., list[Any]]
 
@@ -42,12 +44,19 @@ class Emitter:
         return [alone(value) for value in self.run(plan, arguments)]
 
     def _equation(self, plan: Plan, eqn: Equation, env: "Env") -> None:
+        if any(value in plan.pieces for value in eqn.outputs):
+            for value in eqn.outputs:
+                piece = plan.pieces.get(value)
+                if piece is not None:
+                    env[value] = Element(env.stack_of(piece), piece.place)
+            if all(value in plan.pieces for value in eqn.outputs):
+                return
         inner = plan.inner.get(eqn)
         known = {v: alone(env.read(v)) for v in eqn.inputs if not isinstance(v, Literal)}
-        results = evaluate(
-            [eqn if inner is None else self._replace(eqn, inner)], known, eqn.outputs
-        )
-        env.update(zip(eqn.outputs, results, strict=True))
+        bound = eqn if inner is None else self._replace(eqn, inner)
+        results = evaluate([bound], known, eqn.outputs)
+        for value, result in zip(eqn.outputs, results, strict=True):
+            env.setdefault(value, result)
 
     def _replace(self, eqn: Equation, inner: dict[str, Any]) -> Equation:
         params = dict(eqn.params)
@@ -98,6 +107,18 @@ class Env(dict[Operand, Any]):
     def __init__(self, plan: Plan):
         super().__init__()
         self._shared = plan.shared
+        self._stacks: dict[tuple[Operand, int], Stack] = {}
+
+    def stack_of(self, piece: Piece) -> Stack:
+        """Returns the stack of the pieces of an array: the array itself, or a view of it."""
+        key = (piece.whole, piece.size)
+        if key not in self._stacks:
+            whole = alone(self.read(piece.whole))
+            if piece.size:
+                pieces = (whole.shape[0] // piece.size, piece.size, *whole.shape[1:])
+                whole = lax.reshape(whole, pieces)
+            self._stacks[key] = Stack(whole)
+        return self._stacks[key]
 
     def read(self, operand: Operand) -> Any:
         """Returns what an operand stands for."""

@@ -10,6 +10,8 @@ from ._find import find as find
 from ._order import Step as Step
 from ._order import order as order
 from ._order import undivided as undivided
+from ._pieces import Piece as Piece
+from ._pieces import pieces as pieces
 from ._prove import block_key as block_key
 from ._repeat import Call as Call
 from ._repeat import FoundRepeat as FoundRepeat

@@ -17,7 +17,9 @@ from .._jaxpr import Equation, sub_jaxprs
 
 # Primitives some of whose parameters may differ between blocks, with what must agree in them.
 _LOOSE: dict[jex_core.Primitive, Callable[[dict[str, Any]], Hashable]] = {
-    prim.slice_p: lambda params: params["strides"],  # the sizes are in the results' types
+    # The sizes are in the types of operands and results.
+    prim.slice_p: lambda params: set(params["strides"] or ()) <= {1} or params["strides"],
+    prim.pad_p: lambda params: tuple(interior for _, _, interior in params["padding_config"]),
 }
 
 
