@@ -202,8 +202,11 @@ def test_stacks_hold_keys_and_arguments_too():
         return {"params": init(key), "key": jax.random.fold_in(key, 1), "x": x, "step": 0}
 
     x = jnp.arange(3.0)
-    stacks = cc.stacked_init(more, fan_out="stacks", check=True)(KEY, x)
-    assert first_difference(stacks.unstack(), jax.jit(more)(KEY, x)) is None
+    wrapped = cc.stacked_init(more, fan_out="stacks", check=True)
+    assert first_difference(wrapped(KEY, x).unstack(), jax.jit(more)(KEY, x)) is None
+    with testing.count_compiles() as compiles:
+        wrapped(KEY, x)
+    assert compiles.programs == 0
 
 
 def test_stacks_are_sharded():

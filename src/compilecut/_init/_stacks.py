@@ -179,7 +179,7 @@ def _empty(like: jax.ShapeDtypeStruct) -> jax.Array:
 @functools.lru_cache(maxsize=_KEPT)
 def _emptier(like: jax.ShapeDtypeStruct):
     if is_key(like.dtype):
-        return lambda: _key_zeros(like)
+        return _key_emptier(like)
 
     def zeros():
         return as_weak_as(jnp.zeros(like.shape, like.dtype), like)
@@ -187,10 +187,10 @@ def _emptier(like: jax.ShapeDtypeStruct):
     return jax.jit(zeros, out_shardings=like.sharding)
 
 
-def _key_zeros(like: jax.ShapeDtypeStruct) -> jax.Array:
+def _key_emptier(like: jax.ShapeDtypeStruct):
     impl = _compat.key_impl(like.dtype)
-    words = jax.jit(lambda: jnp.zeros((*like.shape, *impl.key_shape), jnp.uint32))()
-    return jax.device_put(jax.random.wrap_key_data(words, impl=impl), like.sharding)
+    words = jax.jit(lambda: jnp.zeros((*like.shape, *impl.key_shape), jnp.uint32))
+    return lambda: jax.device_put(jax.random.wrap_key_data(words(), impl=impl), like.sharding)
 
 
 @functools.partial(jax.jit, donate_argnums=0)
