@@ -1,4 +1,4 @@
-"""Real programs, written as their users write them: Python loops, unmodified libraries, small sizes.
+"""Real programs as their users write them: Python loops, unmodified libraries, small sizes.
 
 To add one, write a function that returns a function and its arguments, and a `Program` in the list
 at the end of the family's file. `tests/test_zoo.py` does the rest.

@@ -46,7 +46,8 @@ class Transformer(eqx.Module):
 
     def __call__(self, tokens, key):
         x = jax.vmap(self.embedding)(tokens)
-        for block, key in zip(self.blocks, jax.random.split(key, len(self.blocks)), strict=True):
+        keys = jax.random.split(key, len(self.blocks))
+        for block, key in zip(self.blocks, keys, strict=True):
             block = eqx.filter_checkpoint(block) if self.remat else block
             block = eqx.filter_jit(block) if self.marked else block
             x = block(x, key)
@@ -54,7 +55,9 @@ class Transformer(eqx.Module):
 
 
 def build(*, layers, dropout=0.0, remat=False, marked=False, dtype=jnp.float32):
-    make = lambda: Transformer(layers, dropout, remat, marked, jax.random.key(0))
+    def make():
+        return Transformer(layers, dropout, remat, marked, jax.random.key(0))
+
     params, static = eqx.partition(fill_arrays(eqx.filter_eval_shape(make)), eqx.is_array)
 
     def apply(params, tokens, key):
@@ -105,14 +108,19 @@ class Masked(eqx.Module):
 
 
 def build_masked(*, layers, inner):
-    make = lambda: Masked(layers, inner, jax.random.key(0))
+    def make():
+        return Masked(layers, inner, jax.random.key(0))
+
     params, static = eqx.partition(fill_arrays(eqx.filter_eval_shape(make)), eqx.is_array)
     return params, lambda params, *args: jax.vmap(eqx.combine(params, static))(*args)
 
 
 def marked():
     params, apply = build(layers=LAYERS, marked=True)
-    loss = lambda params, tokens, key: apply(params, tokens, key).sum()
+
+    def loss(params, tokens, key):
+        return apply(params, tokens, key).sum()
+
     return gradient(loss), (params, tokens(BATCH, TOKENS), jax.random.key(3))
 
 

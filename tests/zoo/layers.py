@@ -1,6 +1,7 @@
 """Stacks of layers in plain JAX, and what makes them irregular: cycles, experts, shared weights."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -274,7 +275,7 @@ def different_widths():
         return x
 
     widths = (8, 7, 6, 5, 3, 9)
-    layers = [normal(a, b, seed=a) for a, b in zip(widths, widths[1:], strict=False)]
+    layers = [normal(a, b, seed=a) for a, b in itertools.pairwise(widths)]
     return forward, (layers, normal(4, 8))
 
 

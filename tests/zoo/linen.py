@@ -87,7 +87,10 @@ def build_masked(*, layers, inner):
 
 def marked():
     params, apply = build(layers=LAYERS, marked=True)
-    loss = lambda params, tokens, key: apply(params, tokens, key).astype(jnp.float32).sum()
+
+    def loss(params, tokens, key):
+        return apply(params, tokens, key).astype(jnp.float32).sum()
+
     return gradient(loss), (params, tokens(BATCH, TOKENS), jax.random.key(3))
 
 

@@ -40,12 +40,11 @@ def _chain():
     schedule = optax.join_schedules(
         [optax.linear_schedule(0.0, 1e-2, 5), optax.exponential_decay(1e-2, 10, 0.9)], [5]
     )
+    decayed = [{"attention": True, "mlp": False}] * LAYERS
     return optax.chain(
         optax.clip(1.0),
         optax.scale_by_adam(mu_dtype="bfloat16"),
-        optax.add_decayed_weights(
-            1e-2, mask=lambda p: [{"attention": True, "mlp": False}] * LAYERS
-        ),
+        optax.add_decayed_weights(1e-2, mask=decayed),
         optax.scale_by_learning_rate(schedule),
     )
 

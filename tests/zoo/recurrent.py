@@ -32,7 +32,9 @@ def rnn():
 
 
 def equinox_gru():
-    make = lambda: eqx.nn.GRUCell(WIDTH, WIDTH, key=jax.random.key(0))
+    def make():
+        return eqx.nn.GRUCell(WIDTH, WIDTH, key=jax.random.key(0))
+
     params, static = eqx.partition(fill_arrays(eqx.filter_eval_shape(make)), eqx.is_array)
 
     def loss(params, series):
@@ -46,7 +48,9 @@ def equinox_gru():
 
 
 def equinox_lstm():
-    make = lambda: eqx.nn.LSTMCell(WIDTH, WIDTH, key=jax.random.key(0))
+    def make():
+        return eqx.nn.LSTMCell(WIDTH, WIDTH, key=jax.random.key(0))
+
     params, static = eqx.partition(fill_arrays(eqx.filter_eval_shape(make)), eqx.is_array)
 
     def forward(params, series):
@@ -79,7 +83,10 @@ class StackedLSTM(nn.Module):
 def linen_lstm(layers):
     model = StackedLSTM(layers)
     shapes = jax.eval_shape(model.init, jax.random.key(0), _series())
-    loss = lambda params, series: jnp.square(model.apply(params, series)).mean()
+
+    def loss(params, series):
+        return jnp.square(model.apply(params, series)).mean()
+
     return gradient(loss), (fill(shapes), _series())
 
 
