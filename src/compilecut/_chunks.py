@@ -225,7 +225,7 @@ class _Run:
         operands = (*step.block.captured, *carry.leaves, *group.operands())
         if _units.known_sharded(operands) or not _units.unit_support():
             return "scan"
-        if not _units.can_be_unit(step.block.jaxpr):
+        if not _units.can_be_unit(step.block.jaxpr.eqns):
             return "scan"
         return "unit"
 

@@ -23,8 +23,7 @@ from ._check import first_difference
 from ._emit import Emitter
 from ._fold_report import FoldReport, report
 from ._packed import Packed
-from ._plan import Form, Options, Plan, Planner
-from ._units import unit_support
+from ._plan import Form, Options, Plan, Planner, units_serve
 
 
 def fold(
@@ -101,7 +100,8 @@ class Folded:
         self._options = options
         self._check = check
         self._flat: dict[Layout, _Flat] = {}
-        self._runs: dict[int, _Run] = {}  # by traced jaxpr, which the run keeps alive
+        # By traced jaxpr, which the run keeps alive, and whether its blocks may be units.
+        self._runs: dict[tuple[int, bool], _Run] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns what the function returns."""
@@ -155,15 +155,16 @@ class Folded:
     def trace(self, arrays: list[Any], layout: Layout) -> "_Run":
         """Traces and plans, or remembers: one `_Run` per types of arrays and static values."""
         closed, results = self._jaxpr(arrays, layout)
-        run = self._runs.get(id(closed))
+        units = units_serve(closed, arrays)
+        run = self._runs.get((id(closed), units))
         if run is None:
-            run = self._make_run(closed, results)
+            run = self._make_run(closed, results, units)
             if not any(isinstance(const, Tracer) for const in closed.consts):
-                self._runs[id(closed)] = run
+                self._runs[id(closed), units] = run
         return run
 
-    def _make_run(self, closed: Any, results: Layout) -> "_Run":
-        plan = Planner(self._options, units=unit_support()).plan(closed)
+    def _make_run(self, closed: Any, results: Layout, units: bool) -> "_Run":
+        plan = Planner(self._options, units=units).plan(closed)
         run = _Run(closed, plan, results)
         if self._check and plan.folds:
             difference = first_difference(closed, run.emitted())

@@ -19,9 +19,8 @@ from . import _compat, _errors
 from ._arguments import Layout, split
 from ._check import Rows, Term, Terms, first_difference
 from ._emit import Element, Emitter, Stack, alone, collect
-from ._plan import Options, Plan, Planner
+from ._plan import Options, Plan, Planner, units_serve
 from ._state_groups import Group, state_groups
-from ._units import unit_support
 
 State = dict[str, Any]
 
@@ -160,19 +159,20 @@ class Packed:
         closed, results = self._function([*self._avals, *arrays], whole)
         known = self._steps.get(id(closed))
         if known is None:
-            known = (closed, self._make_step(closed, results))
+            known = (closed, self._make_step(closed, results, arrays))
             if not any(isinstance(const, Tracer) for const in closed.consts):
                 self._steps[id(closed)] = known
         return known[1]
 
-    def _make_step(self, closed: Any, results: Layout) -> "_Step":
+    def _make_step(self, closed: Any, results: Layout, arrays: list[Any]) -> "_Step":
         outputs, others, more = self._split_results(closed, results)
         stacked = {
             leaf: (group.stack, place)
             for group in self._groups
             for place, leaf in enumerate(group.leaves)
         }
-        plan = Planner(self._options, units=unit_support()).plan(closed, stacked)
+        units = units_serve(closed, arrays)
+        plan = Planner(self._options, units=units).plan(closed, stacked)
         singles = [(self._paths[leaf], leaf) for leaf in self._singles]
         step = _Step(plan, tuple(self._groups), singles, outputs, others, more)
         difference = step.difference(closed) if self._check else None

@@ -10,10 +10,21 @@ import gc
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Literal
 
+import jax
 from jax.extend import core as jex_core
 from jax.extend.core import primitives as prim
 
-from ._jaxpr import Equation, Operand, Program, Value, call_effects, flatten, live_equations
+from . import _compat
+from ._jaxpr import (
+    Equation,
+    Operand,
+    Program,
+    Value,
+    call_effects,
+    flatten,
+    live_equations,
+    sub_jaxprs,
+)
 from ._match import (
     Call,
     FoundRepeat,
@@ -28,6 +39,7 @@ from ._match import (
     pieces,
     undivided,
 )
+from ._units import can_be_unit, known_sharded, unit_support
 
 Form = Literal["auto", "unit", "scan", "batch"]
 
@@ -178,13 +190,19 @@ class Planner:
                 loop
                 for loop in loops
                 if reads_stacks(loop, source)
-                or ((form == "scan" or not self._units) and stacking_pays(loop, source))
+                or (self._must_stack(repeat) and stacking_pays(loop, source))
             ]
             if wanted and self._can_run(program, shared, chosen, wanted):
                 return wanted
-        if form != "scan" and self._units and unit_pays(repeat):
+        if form != "scan" and self._can_be_unit(repeat) and unit_pays(repeat):
             return [UnitCall(repeat=repeat, call=call) for call in repeat.calls]
         return []
+
+    def _can_be_unit(self, repeat: FoundRepeat) -> bool:
+        return self._units and can_be_unit(repeat.block.equations)
+
+    def _must_stack(self, repeat: FoundRepeat) -> bool:
+        return self._options.form == "scan" or not self._can_be_unit(repeat)
 
     def _can_run(self, program, shared, chosen, loops) -> bool:
         if all(undivided(loop.calls) for loop in loops):
@@ -275,6 +293,23 @@ def _needed(program: Program) -> list[Equation]:
     wider = dataclasses.replace(program, outputs=(*program.outputs, *inputs))
     live = set(map(id, live_equations(wider))) | effects
     return [eqn for eqn in program.equations if id(eqn) in live]
+
+
+def units_serve(closed: Any, arrays: Sequence[Any]) -> bool:
+    """Says whether blocks of a program may be units on these arrays.
+
+    Not where values are laid out over several devices: inside a unit the partitioner doesn't see
+    how, and gathers them. Not where XLA doesn't know units.
+    """
+    arrays = [array for array in arrays if not isinstance(array, jax.ShapeDtypeStruct)]
+    return unit_support() and not known_sharded(arrays) and not _places(closed)
+
+
+def _places(jaxpr: Any) -> bool:
+    return any(
+        eqn.primitive in _compat.PLACING or any(map(_places, sub_jaxprs(eqn.params)))
+        for eqn in jaxpr.eqns
+    )
 
 
 def worth(repeat: FoundRepeat) -> bool:

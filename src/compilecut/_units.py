@@ -24,7 +24,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import primitives as prim
 
 from . import _compat
-from ._jaxpr import evaluate, flatten, sub_jaxprs
+from ._jaxpr import Equation, evaluate, flatten, sub_jaxprs
 
 Function = Callable[..., list[Any]]
 
@@ -48,19 +48,19 @@ def _keeps_tagged_calls(backend: str) -> bool:
     return len(re.findall(r" call\(.*compilation_unit", hlo)) == 2
 
 
-def can_be_unit(jaxpr: Any) -> bool:
-    """Says whether a block can be tagged on this JAX without tagging calls inside it."""
-    return _compat.xla_metadata_call is not None or _no_calls_left(jaxpr)
+def can_be_unit(equations: Iterable[Any]) -> bool:
+    """Says whether a block can be tagged on this JAX without tagging calls inside it.
 
-
-def _no_calls_left(jaxpr: Any) -> bool:
-    return all(_opens(eqn) for eqn in jaxpr.eqns)
+    Args:
+        equations: the block's, of a jaxpr or of a `Program`.
+    """
+    return _compat.xla_metadata_call is not None or all(map(_opens, equations))
 
 
 def _opens(eqn: Any) -> bool:
     inner = list(sub_jaxprs(eqn.params))
     if eqn.primitive is prim.jit_p and _compat.jit_only_groups(eqn.params):
-        return all(map(_no_calls_left, inner))
+        return all(_opens(each) for jaxpr in inner for each in jaxpr.eqns)
     if eqn.primitive in _RULED:
         return all(map(_is_flat, inner)) and _derivative_is_flat(eqn)
     return not inner  # a loop's body may lower to a call
@@ -89,7 +89,8 @@ def _derivative_is_flat(eqn: Any) -> bool:
         return pullback(jax.tree.map(jnp.ones_like, outputs))
 
     try:
-        closed = jax.make_jaxpr(derivative)(*(atom.aval for atom in eqn.invars))
+        operands = eqn.inputs if isinstance(eqn, Equation) else eqn.invars
+        closed = jax.make_jaxpr(derivative)(*(operand.aval for operand in operands))
     except Exception:
         # Not differentiable like this (integer results, say): better a scan. Nothing narrower will
         # do: this runs the user's rule, which may raise anything, and a program that is never
