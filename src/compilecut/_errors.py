@@ -310,11 +310,6 @@ def _where(body: Any) -> str:
 # --- fold
 
 
-def unknown_form(form: Any) -> InputError:
-    """A typo in `form`."""
-    return InputError(f'`form` must be "auto", "unit", "scan" or "batch", not {form!r}.')
-
-
 def bad_min_blocks(min_blocks: Any) -> InputError:
     """Fewer than two blocks don't repeat."""
     return InputError(f"`min_blocks` must be an integer of at least 2, not {min_blocks!r}.")

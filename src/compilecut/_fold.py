@@ -11,7 +11,7 @@ import functools
 import types
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 from jax.core import Tracer
@@ -78,9 +78,12 @@ def fold(
     return Folded(fn, Options(form=_form(form), min_blocks=_blocks(min_blocks)), check)
 
 
-def _form(form: Any) -> Literal["auto", "unit", "scan", "batch"]:
-    if form not in ("auto", "unit", "scan", "batch"):
-        raise _errors.unknown_form(form)
+FORMS = ("auto", "unit", "scan", "batch")
+
+
+def _form(form: Any) -> Form:
+    if form not in FORMS:
+        raise _errors.not_one_of(_errors.InputError, "form", FORMS, form)
     return form
 
 

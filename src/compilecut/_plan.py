@@ -184,25 +184,31 @@ class Planner:
     ) -> Sequence[UnitCall | Loop]:
         """Returns what the calls of a repeat become; calls that are left out stay as written."""
         form = self._options.form
-        if form != "unit":
-            loops = as_loops(repeat, source, self._options.min_blocks)
-            wanted = [
-                loop
-                for loop in loops
-                if reads_stacks(loop, source)
-                or (self._must_stack(repeat) and stacking_pays(loop, source))
-            ]
-            if wanted and self._can_run(program, shared, chosen, wanted):
-                return wanted
-        if form != "scan" and self._can_be_unit(repeat) and unit_pays(repeat):
+        unit = form != "scan" and self._can_be_unit(repeat)
+        loops = [] if form == "unit" and unit else self._loops(repeat, source, must=not unit)
+        if loops and self._can_run(program, shared, chosen, loops):
+            return loops
+        if unit and unit_pays(repeat):
             return [UnitCall(repeat=repeat, call=call) for call in repeat.calls]
         return []
 
     def _can_be_unit(self, repeat: FoundRepeat) -> bool:
         return self._units and can_be_unit(repeat.block.equations)
 
-    def _must_stack(self, repeat: FoundRepeat) -> bool:
-        return self._options.form == "scan" or not self._can_be_unit(repeat)
+    def _loops(self, repeat: FoundRepeat, source: Source, *, must: bool) -> list[Loop]:
+        """Returns the loops that pay; what isn't in stacks yet is stacked only if it must be."""
+        form = self._options.form
+        loops = as_loops(repeat, source, self._options.min_blocks)
+        if form == "batch":
+            loops = [loop for loop in loops if not loop.carries]
+        elif form != "auto":  # a unit where there are none, or a scan: never on whole stacks
+            loops = [dataclasses.replace(loop, at_once=False) for loop in loops]
+        must = must or form == "batch"
+        return [
+            loop
+            for loop in loops
+            if reads_stacks(loop, source) or (must and stacking_pays(loop, source))
+        ]
 
     def _can_run(self, program, shared, chosen, loops) -> bool:
         if all(undivided(loop.calls) for loop in loops):
