@@ -26,7 +26,11 @@ from ._errors import (
 from ._fold import Folded as Folded
 from ._fold import explain as explain
 from ._fold import fold as fold
+from ._fold_report import FoldedRepeat as FoldedRepeat
+from ._fold_report import FoldReport as FoldReport
+from ._fold_report import FoldSkip as FoldSkip
 from ._init._stacks import Stacks as Stacks
+from ._packed import Packed as Packed
 from ._report import (
     Repeat as Repeat,
 )

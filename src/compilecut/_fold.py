@@ -21,7 +21,7 @@ from . import _compat, _errors
 from ._arguments import Layout, split
 from ._check import first_difference
 from ._emit import Emitter
-from ._fold_report import FoldReport, report
+from ._fold_report import FoldReport, Setting, report
 from ._packed import Packed
 from ._plan import Form, Options, Plan, Planner, units_serve
 
@@ -126,8 +126,11 @@ class Folded:
 
         Arguments may be `jax.ShapeDtypeStruct`s; nothing is computed.
         """
-        run = self.trace(*split((args, kwargs)))
-        return report(self._name, run.plan)
+        arrays, layout = split((args, kwargs))
+        run = self.trace(arrays, layout)
+        units = units_serve(run.closed, arrays)
+        setting = Setting(form=self._options.form, units=units)
+        return report(self._name, run.plan, run.closed, run.emitted(), setting)
 
     def packed(self, *args: Any, state: int) -> Packed:
         """Returns the function with its first arguments held in stacks from call to call.

@@ -19,6 +19,7 @@ from . import _compat, _errors
 from ._arguments import Layout, split
 from ._check import Rows, Term, Terms, first_difference
 from ._emit import Element, Emitter, Stack, alone, collect
+from ._fold_report import FoldReport, Setting, report
 from ._plan import Options, Plan, Planner, units_serve
 from ._state_groups import Group, state_groups
 
@@ -53,6 +54,8 @@ class Packed:
         types = [(tuple(a.shape), a.dtype) for a in self._avals]
         self._groups = state_groups(self._paths, types, options.min_blocks)
         self._steps: dict[int, tuple[Any, _Step]] = {}
+        rest, layout = split(tuple(args[state:]))
+        self._rest = ([a if _is_spec(a) else jax.typeof(a) for a in rest], layout)
         self._settle(args)
 
     # --- the step
@@ -79,6 +82,22 @@ class Packed:
         """Lowers the step for a state and arguments, which may be `jax.ShapeDtypeStruct`s."""
         arrays, layout = split(rest)
         return self._step(arrays, layout).jit.lower(self._checked(state), *arrays)
+
+    def report(self, *rest: Any) -> FoldReport:
+        """Returns what is folded in the step, what isn't, and why.
+
+        Args:
+            rest: the function's other arguments; without any, those that `packed` was given.
+        """
+        arrays, layout = split(rest) if rest else self._rest
+        step = self._step(arrays, layout)
+        setting = Setting(
+            form=self._options.form,
+            units=step.units,
+            packed=_places(step.groups),
+            kept=frozenset(leaf for group in step.groups for leaf in group.leaves),
+        )
+        return report(self._name, step.plan, step.written, step.folded(), setting)
 
     def _results(self, new: State, others: list[Any], step: "_Step") -> Any:
         values = step.others.join(others)
@@ -166,15 +185,10 @@ class Packed:
 
     def _make_step(self, closed: Any, results: Layout, arrays: list[Any]) -> "_Step":
         outputs, others, more = self._split_results(closed, results)
-        stacked = {
-            leaf: (group.stack, place)
-            for group in self._groups
-            for place, leaf in enumerate(group.leaves)
-        }
         units = units_serve(closed, arrays)
-        plan = Planner(self._options, units=units).plan(closed, stacked)
+        plan = Planner(self._options, units=units).plan(closed, _places(self._groups))
         singles = [(self._paths[leaf], leaf) for leaf in self._singles]
-        step = _Step(plan, tuple(self._groups), singles, outputs, others, more)
+        step = _Step(plan, tuple(self._groups), singles, outputs, others, more, closed, units)
         difference = step.difference(closed) if self._check else None
         if difference is not None:
             raise _errors.packed_did_not_check(self._name, difference)
@@ -206,6 +220,8 @@ class _Step:
         state_size: how many arrays the state has.
         others: the layout of the other results.
         more: whether the function returns more than its state.
+        written: the function as a closed jaxpr.
+        units: whether blocks may be units.
     """
 
     plan: Plan
@@ -214,6 +230,8 @@ class _Step:
     state_size: int
     others: Layout
     more: bool
+    written: Any
+    units: bool
 
     @functools.cached_property
     def jit(self) -> Callable[..., Any]:
@@ -248,9 +266,7 @@ class _Step:
 
     def difference(self, original: Any) -> str | None:
         """Says where the packed step departs from the function as written; nothing if nowhere."""
-        state, rest = self._examples()
-        names = sorted(state)
-        folded = jax.make_jaxpr(self.run)(state, *rest)
+        names = sorted(self._examples()[0])
 
         def inputs(given: list[Term]) -> list[Term]:
             terms = {name: given[leaf] for name, leaf in self.singles}
@@ -268,7 +284,12 @@ class _Step:
                 leaves[leaf] = new[name]
             return [*leaves, *found[len(names) :]]
 
-        return first_difference(original, folded, inputs, outputs)
+        return first_difference(original, self.folded(), inputs, outputs)
+
+    def folded(self) -> Any:
+        """Returns the packed step as a closed jaxpr, with the state's arrays in order of name."""
+        state, rest = self._examples()
+        return jax.make_jaxpr(self.run)(state, *rest)
 
     def _examples(self) -> tuple[State, list[Any]]:
         """Returns types of a packed state and of the other arguments."""
@@ -296,6 +317,13 @@ class _Step:
         state, rest = self._examples()
         jax.eval_shape(trial, state, *rest)
         return apart
+
+
+def _places(groups: Sequence[Group]) -> dict[int, tuple[Any, int]]:
+    """Returns the stack of each leaf that stands in one, and its place there."""
+    return {
+        leaf: (group.stack, place) for group in groups for place, leaf in enumerate(group.leaves)
+    }
 
 
 def _split_avals(tree: Any) -> tuple[list[Any], Layout]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 import io
 import re
 import sys
@@ -25,6 +26,8 @@ class SkipReason(enum.Enum):
     PLACES = "places unknown"
     SHARED = "results shared"
     TRACED = "inside a trace"
+    DIFFERS = "blocks differ"
+    COST = "would not pay"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +152,7 @@ def _count(n: int, noun: str) -> str:
 
 # --- lines of the user's file
 
-_Frame = tuple[str, str, int]  # file, function, line
+Frame = tuple[str, str, int]  # file, function, line
 
 # JAX and what stands on it, wherever it is installed: a user's line is none of theirs.
 _FRAMEWORKS = ("jax", "jaxlib", "flax", "haiku", "equinox", "optax", "compilecut")
@@ -167,11 +170,7 @@ def source_line(eqn: Any) -> str:
         eqn: anything with `source_info` and `scope`. JAX traces what is inside an inner call once
             and keeps no line outside it: those of the call itself are looked at then.
     """
-    source_info, scope = eqn.source_info, eqn.scope
-    frames = _compat.stack_of(source_info)
-    while scope is not None:
-        source_info, scope = scope.source_info, scope.parent
-        frames += _compat.stack_of(source_info)
+    source_info, frames = _frames(eqn)
     return (
         _first_line(frames, _is_users)
         or _first_line(frames, lambda file: not _is_in(file, _FRAMEWORKS))
@@ -181,7 +180,27 @@ def source_line(eqn: Any) -> str:
     )
 
 
-def _first_line(frames: Iterable[_Frame], wanted: Callable[[str], bool]) -> str:
+def user_frames(eqn: Any) -> list[Frame]:
+    """Returns the calls in the user's files that an equation was traced in, innermost first.
+
+    Args:
+        eqn: as for `source_line`.
+    """
+    frames = _frames(eqn)[1]
+    return [frame for frame in frames if not _is_generated(*frame[:2]) and _is_users(frame[0])]
+
+
+def _frames(eqn: Any) -> tuple[Any, list[Frame]]:
+    """Returns the outermost source info of an equation, and all its frames, innermost first."""
+    source_info, scope = eqn.source_info, eqn.scope
+    frames = _compat.stack_of(source_info)
+    while scope is not None:
+        source_info, scope = scope.source_info, scope.parent
+        frames += _compat.stack_of(source_info)
+    return source_info, frames
+
+
+def _first_line(frames: Iterable[Frame], wanted: Callable[[str], bool]) -> str:
     lines = (
         f"{Path(file).name}:{line}"
         for file, function, line in frames
@@ -198,7 +217,9 @@ def _line_of_a_library(source_info: Any) -> str:
     return found[2] if found and not _is_in(found[0], ("compilecut",)) else ""
 
 
+@functools.lru_cache(maxsize=4096)
 def _is_users(file: str) -> bool:
+    # Kept by file: a library that a frame is of is imported by then.
     return not _is_in(file, _FRAMEWORKS) and _INSTALLED.isdisjoint(Path(file).parts)
 
 

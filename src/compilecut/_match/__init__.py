@@ -5,8 +5,11 @@
 `_find.py` drives. A repeat that comes out is proven; whether and how it is folded is `_plan.py`'s.
 """
 
+from ._align import align as align
 from ._find import Found as Found
 from ._find import find as find
+from ._fingerprint import fingerprints as fingerprints
+from ._fingerprint import weights as weights
 from ._order import Step as Step
 from ._order import order as order
 from ._order import undivided as undivided

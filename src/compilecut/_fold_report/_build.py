@@ -1,0 +1,362 @@
+"""From a plan to a report."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .._jaxpr import Equation, Operand, Value
+from .._match import FoundRepeat, Loop, as_loops, element_sources, pieces, weights
+from .._plan import Form, Plan, UnitCall
+from .._report import SkipReason, source_line
+from ._count import compiled_equations
+from ._data import FoldedRepeat, FoldReport, FoldSkip
+from ._lines import block_line, describe, is_gradient
+from ._near import Near, compare, near_misses
+
+_PACK = (
+    "If it is a step called again and again: `fold(step).packed(...)` keeps its state in stacks."
+)
+_ALIKE = "Make the blocks alike: see `Make blocks match` in the docs."
+_EFFECT = "Take prints and callbacks out of the blocks, or leave them: the rest of a block folds."
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a plan was made under.
+
+    Attributes:
+        form: as the user asked.
+        units: whether blocks may be called as units on these arguments.
+        packed: by argument, the stack it stands in and its place there, if the state is packed.
+        kept: results that go back into a packed state, by position.
+    """
+
+    form: Form
+    units: bool
+    packed: Mapping[int, tuple[object, int]] = dataclasses.field(default_factory=dict)
+    kept: frozenset[int] = frozenset()
+
+
+def report(name: str, plan: Plan, written: Any, folded: Any, setting: Setting) -> FoldReport:
+    """Returns the report of a plan.
+
+    Args:
+        name: of the function.
+        plan: its plan.
+        written: the function as a closed jaxpr.
+        folded: the folded function as a closed jaxpr.
+        setting: what the plan was made under.
+    """
+    before = compiled_equations(written.jaxpr)
+    after = compiled_equations(folded.jaxpr) if plan.folds else before
+    tour = _Tour(setting)
+    repeats = tuple(sorted(tour.repeats(plan, top=True), key=lambda r: -r.saved))
+    skips = sorted(tour.skips, key=lambda skip: -skip.equations)
+    return FoldReport(
+        name=name,
+        repeats=repeats,
+        skips=tuple(skips),
+        equations=before,
+        equations_left=after,
+        packed=bool(setting.packed),
+        notes=tuple(_notes(setting)),
+    )
+
+
+def _notes(setting: Setting) -> Iterator[str]:
+    if not setting.units and setting.form != "scan":
+        yield (
+            "Blocks are not called as units here: arrays lie on several devices, or this XLA "
+            "doesn't keep calls apart. Loops are used where they pay."
+        )
+
+
+class _Tour:
+    """Walks through a plan, the plans of its blocks, and those inside its equations, each once."""
+
+    def __init__(self, setting: Setting):
+        self._setting = setting
+        self._seen: set[int] = set()
+        self.skips: list[FoldSkip] = []
+
+    def repeats(self, plan: Plan, top: bool = False) -> Iterator[FoldedRepeat]:
+        """Yields what is folded in a plan, with what is folded inside."""
+        self._seen.add(id(plan))
+        view = _View(plan, self._setting if top else None)
+        for repeat in plan.repeats:
+            steps = view.steps_of(repeat)
+            if steps:
+                yield from self._forms(plan, repeat, steps, view)
+            else:
+                self.skips.append(self._did_not_pay(repeat))
+        self._look_for_skips(plan, view)
+        for inner in _inner_plans(plan):
+            if id(inner) not in self._seen:
+                yield from self.repeats(inner)
+
+    def _forms(
+        self, plan: Plan, repeat: FoundRepeat, steps: Sequence[UnitCall | Loop], view: "_View"
+    ) -> Iterator[FoldedRepeat]:
+        block = plan.blocks[repeat.key]
+        inside = () if id(block) in self._seen else tuple(self.repeats(block))
+        loops = [step for step in steps if isinstance(step, Loop)]
+        calls = [step for step in steps if isinstance(step, UnitCall)]
+        if calls:
+            yield self._unit(repeat, len(calls), inside)
+        for loop in loops:
+            yield self._loop(loop, view, inside)
+
+    def _unit(self, repeat: FoundRepeat, n: int, inside: Any) -> FoldedRepeat:
+        loops = as_loops(repeat, lambda _: None, 2)
+        carried = max((len(loop.carries) for loop in loops), default=0)
+        shared = min((len(loop.consts) for loop in loops), default=0)
+        asked = self._setting.form == "unit"
+        return FoldedRepeat(
+            **_common(repeat, inside),
+            n=n,
+            form="unit",
+            why="as asked" if asked else "arrays live apart; a call copies none",
+            carried=carried,
+            stacked=len(repeat.block.arguments) - carried - shared,
+            ready=0,
+            shared=shared,
+            bytes_stacked=0,
+            cut=0,
+        )
+
+    def _loop(self, loop: Loop, view: "_View", inside: Any) -> FoldedRepeat:
+        ready = [port for port in loop.xs if view.is_ready(loop, port)]
+        apart = [loop.repeat.block.arguments[port] for port in loop.xs if port not in ready]
+        return FoldedRepeat(
+            **_common(loop.repeat, inside),
+            n=len(loop.calls),
+            form="batch" if loop.at_once else "scan",
+            why=self._why(loop, len(ready)),
+            carried=len(loop.carries),
+            stacked=len(loop.xs),
+            ready=len(ready),
+            shared=len(loop.consts),
+            bytes_stacked=len(loop.calls) * sum(_bytes(value.aval) for value in apart),
+            cut=view.cut(loop),
+        )
+
+    def _why(self, loop: Loop, ready: int) -> str:
+        if not loop.xs:
+            return "nothing has to be stacked"
+        if ready == len(loop.xs):
+            return "all it reads stands in stacks"
+        if 2 * ready >= len(loop.xs):
+            return f"{ready} of {len(loop.xs)} inputs stand in stacks"
+        if self._setting.form == "scan":
+            return "as asked"
+        return "it can't be a unit here, and it saves more than stacking costs"
+
+    # --- what stays as written
+
+    def _did_not_pay(self, repeat: FoundRepeat) -> FoldSkip:
+        n, operands = len(repeat.calls), len(repeat.block.arguments) + len(repeat.block.outputs)
+        detail = (
+            f"{n} blocks of {_equations(repeat.weight)}, with {operands} inputs and results each: "
+            "handing these over costs as much as folding saves."
+        )
+        return FoldSkip(
+            reason=SkipReason.COST,
+            detail=detail,
+            lines=_lines(block_line(repeat.block.equations)),
+            equations=repeat.saved,
+            remedy=_remedy_of_cost(self._setting),
+        )
+
+    def _look_for_skips(self, plan: Plan, view: "_View") -> None:
+        told: set[Equation] = set()
+        for repeat in plan.repeats:
+            for near in near_misses(plan, repeat):
+                if not told.intersection(near.equations):
+                    self._add(_near_skip(repeat, near))
+                    told.update(near.equations)
+        for one, other in _at_one_place(plan.repeats):
+            near = compare(one.block.equations, other.block.equations, len(other.calls))
+            if near is not None:
+                self._add(_near_skip(one, near))
+        for mismatch in plan.mismatches:
+            if mismatch.other in view.written:
+                self._add(_mismatch_skip(mismatch))
+        effects = [eqn for eqn in view.written if eqn.effects]
+        if effects and plan.repeats:
+            self._add(_effect_skip(effects))
+
+    def _add(self, skip: FoldSkip) -> None:
+        same = (skip.reason, skip.detail, skip.lines)
+        if all((old.reason, old.detail, old.lines) != same for old in self.skips):
+            self.skips.append(skip)
+
+
+def _inner_plans(plan: Plan) -> Iterator[Plan]:
+    for inner in plan.inner.values():
+        for item in inner.values():
+            yield from (p for p in (item if isinstance(item, list) else [item]) if p is not None)
+
+
+def _common(repeat: FoundRepeat, inside: tuple[FoldedRepeat, ...]) -> dict[str, Any]:
+    return {
+        "where": block_line(repeat.block.equations),
+        "gradient": is_gradient(repeat.block.equations),
+        "equations": repeat.weight,
+        "completed": repeat.completed,
+        "inside": inside,
+    }
+
+
+class _View:
+    """A plan's steps, and which values stand in stacks.
+
+    Attributes:
+        written: the equations that stay as written.
+    """
+
+    def __init__(self, plan: Plan, setting: Setting | None):
+        self._plan = plan
+        self.written = {step for step in plan.steps if isinstance(step, Equation)}
+        arguments = plan.program.arguments
+        self._sources: dict[Any, tuple[object, int]] = {}
+        for place, source in (setting.packed if setting else {}).items():
+            self._sources[arguments[place]] = source
+        for value, piece in pieces(plan.program.equations).items():
+            self._sources[value] = ((piece.whole, piece.size), piece.place)
+        for step in plan.steps:
+            if isinstance(step, Loop):
+                self._sources.update(element_sources(step))
+        kept = setting.kept if setting else frozenset()
+        self._alone = set(_read_alone(plan, kept))
+
+    def steps_of(self, repeat: FoundRepeat) -> list[UnitCall | Loop]:
+        """Returns the steps that a repeat became."""
+        steps = (step for step in self._plan.steps if not isinstance(step, Equation))
+        return [step for step in steps if step.repeat is repeat]
+
+    def is_ready(self, loop: Loop, port: int) -> bool:
+        """Says whether what a loop reads through a port stands in one stack, in its order."""
+        given = [self._resolve(call.inputs[port]) for call in loop.calls]
+        places = [self._sources.get(operand) for operand in given if operand is not None]
+        if not places or any(place is None for place in places):
+            return False
+        stacks = {place[0] for place in places if place is not None}
+        order = [place[1] for place in places if place is not None]
+        step = order[-1] - order[0]
+        steady = sorted(order, reverse=step < 0) == order
+        return len(stacks) == 1 and abs(step) == len(order) - 1 and steady
+
+    def cut(self, loop: Loop) -> int:
+        """Counts the results of a loop that something needs alone."""
+        carried = {number for _, number in loop.carries}
+        return sum(
+            value in self._alone
+            for call in loop.calls
+            for number, value in enumerate(call.outputs)
+            if not (call is loop.calls[-1] and number in carried)
+        )
+
+    def _resolve(self, operand: Operand | None) -> Operand | None:
+        shared: Mapping[Any, Value] = self._plan.shared
+        while operand in shared:
+            operand = shared[operand]
+        return operand
+
+
+def _read_alone(plan: Plan, kept: frozenset[int]) -> Iterator[Operand]:
+    """Yields what is read as an array of its own, not as a part of a stack."""
+    for place, operand in enumerate(plan.program.outputs):
+        if place not in kept:
+            yield operand
+    for step in plan.steps:
+        if isinstance(step, Equation):
+            yield from step.inputs
+        elif isinstance(step, UnitCall):
+            yield from (operand for operand in step.call.inputs if operand is not None)
+        else:
+            ports = [*step.consts, *(port for port, _ in step.carries)]
+            first = step.calls[0]
+            yield from (v for port in ports if (v := first.inputs[port]) is not None)
+
+
+def _bytes(aval: Any) -> int:
+    return math.prod(aval.shape) * aval.dtype.itemsize
+
+
+# --- skips in words
+
+
+def _near_skip(repeat: FoundRepeat, near: Near) -> FoldSkip:
+    place = block_line(repeat.block.equations)
+    what = "1 block" if near.n == 1 else f"{near.n} blocks"
+    return FoldSkip(
+        reason=SkipReason.DIFFERS,
+        detail=f"{what} beside {len(repeat.calls)} others: {_contrast(near)}.",
+        lines=_lines(place, _line_of(near.other or near.block)),
+        equations=int(weights(near.equations).sum()) * (1 if near.n == 1 else 0),
+        remedy=_ALIKE,
+    )
+
+
+def _contrast(near: Near) -> str:
+    theirs = describe(near.block) if near.block is not None else "nothing"
+    if near.other is None:
+        return f"the others have {theirs}, which it lacks"
+    here = describe(near.other)
+    if here == theirs:
+        return f"{here} stands in both, with other parameters"
+    return f"it has {here} where the others have {theirs}"
+
+
+def _mismatch_skip(mismatch: Any) -> FoldSkip:
+    model, other = mismatch.model, mismatch.other
+    return FoldSkip(
+        reason=SkipReason.DIFFERS,
+        detail=f"Two blocks are wired differently at {describe(other)}: {mismatch.detail}.",
+        lines=_lines(_line_of(model), _line_of(other)),
+        equations=0,
+        remedy=_ALIKE,
+    )
+
+
+def _effect_skip(effects: Sequence[Equation]) -> FoldSkip:
+    return FoldSkip(
+        reason=SkipReason.EFFECT,
+        detail=f"{_equations(len(effects))} with effects (prints, callbacks), such as "
+        f"{describe(effects[0])}.",
+        lines=_lines(*map(_line_of, effects[:2])),
+        equations=len(effects),
+        remedy=_EFFECT,
+    )
+
+
+def _remedy_of_cost(setting: Setting) -> str:
+    if setting.form == "scan":
+        return 'Let `form="auto"` choose: a unit is called without stacking.'
+    return "Nothing to do: it is small." if setting.packed or setting.form == "unit" else _PACK
+
+
+def _at_one_place(
+    repeats: Sequence[FoundRepeat],
+) -> Iterator[tuple[FoundRepeat, FoundRepeat]]:
+    """Yields pairs of repeats that stand at the same lines: more blocks first."""
+    places: dict[Any, list[FoundRepeat]] = {}
+    for repeat in sorted(repeats, key=lambda r: -len(r.calls)):
+        equations = repeat.block.equations
+        places.setdefault((block_line(equations), is_gradient(equations)), []).append(repeat)
+    for (where, _), group in places.items():
+        if where:
+            yield from ((group[0], other) for other in group[1:])
+
+
+def _line_of(eqn: Equation | None) -> str:
+    return source_line(eqn) if eqn is not None else ""
+
+
+def _lines(*lines: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(line for line in lines if line))
+
+
+def _equations(n: int) -> str:
+    return f"{n:,} equation" if n == 1 else f"{n:,} equations"
