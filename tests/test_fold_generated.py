@@ -4,10 +4,13 @@ Each program is planned, emitted and held against the original by the independen
 one costs a hundred times as much as checking it, so only a sample is compiled.
 """
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
 from generated_programs import Generated, folded, generate, mutants
+from jax.extend import core as jex_core
 
 import compilecut as cc
 from compilecut._check import first_difference
@@ -25,7 +28,7 @@ def _no_checks():
         yield
 
 
-def form_of(seed: int) -> str:
+def form_of(seed: int) -> Any:
     return FORMS[seed % len(FORMS)]
 
 
@@ -98,8 +101,8 @@ def sharp(seed: int, most: int) -> None:
         name, mutant = every[place]
         if first_difference(fold.original, mutant) is None:
             if expected is None:
-                expected = jax.jit(jax.extend.core.jaxpr_as_fun(fold.emitted))(*arrays)
-            values = jax.jit(jax.extend.core.jaxpr_as_fun(mutant))(*arrays)
+                expected = jax.jit(jex_core.jaxpr_as_fun(fold.emitted))(*arrays)
+            values = jax.jit(jex_core.jaxpr_as_fun(mutant))(*arrays)
             for a, b in zip(expected, values, strict=True):
                 np.testing.assert_allclose(a, b, 1e-4, 1e-5, err_msg=f"{name}\n{program.story}")
 

@@ -62,8 +62,12 @@ def _other_type(what: str, expected: Sequence[Any], found: Sequence[Any]) -> str
         return f"it has {len(found)} {what}s, not {len(expected)}"
     for place, (old, new) in enumerate(zip(expected, found, strict=True)):
         if (old.shape, old.dtype, old.weak_type) != (new.shape, new.dtype, new.weak_type):
-            return f"{what} {place} is {new.str_short()}, not {old.str_short()}"
+            return f"{what} {place} is {_type(new)}, not {_type(old)}"
     return None
+
+
+def _type(aval: Any) -> str:
+    return f"weak {aval.str_short()}" if aval.weak_type else aval.str_short()
 
 
 def _other_value(terms: Terms, expected: Sequence[Term], found: Sequence[Term]) -> str | None:
