@@ -24,7 +24,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import primitives as prim
 
 from . import _compat
-from ._jaxpr import Equation, evaluate, flatten, sub_jaxprs
+from ._jaxpr import RULED, Equation, derivative, evaluate, flatten, sub_jaxprs
 
 Function = Callable[..., list[Any]]
 
@@ -61,18 +61,15 @@ def _opens(eqn: Any) -> bool:
     inner = list(sub_jaxprs(eqn.params))
     if eqn.primitive is prim.jit_p and _compat.jit_only_groups(eqn.params):
         return all(_opens(each) for jaxpr in inner for each in jaxpr.eqns)
-    if eqn.primitive in _RULED:
+    if eqn.primitive in RULED:
         return all(map(_is_flat, inner)) and _derivative_is_flat(eqn)
     return not inner  # a loop's body may lower to a call
-
-
-_RULED = frozenset({prim.custom_jvp_call_p, prim.custom_vjp_call_p})
 
 
 def _is_flat(jaxpr: Any) -> bool:
     # A rule that calls its own function is fine: such a call is lowered in place.
     return all(
-        eqn.primitive in _RULED or not any(sub_jaxprs(eqn.params)) for eqn in jaxpr.eqns
+        eqn.primitive in RULED or not any(sub_jaxprs(eqn.params)) for eqn in jaxpr.eqns
     ) and all(_is_flat(inner) for eqn in jaxpr.eqns for inner in sub_jaxprs(eqn.params))
 
 
@@ -82,21 +79,8 @@ def _derivative_is_flat(eqn: Any) -> bool:
     The rule is traced when the block is differentiated, hence under the tag: `jnp.where` in it
     would become a unit of its own. Only tracing it shows whether there is one.
     """
-
-    def derivative(*inputs: Any) -> Any:
-        params = eqn.primitive.get_bind_params(eqn.params)
-        outputs, pullback = jax.vjp(lambda *args: eqn.primitive.bind(*args, **params), *inputs)
-        return pullback(jax.tree.map(jnp.ones_like, outputs))
-
-    try:
-        operands = eqn.inputs if isinstance(eqn, Equation) else eqn.invars
-        closed = jax.make_jaxpr(derivative)(*(operand.aval for operand in operands))
-    except Exception:
-        # Not differentiable like this (integer results, say): better a scan. Nothing narrower will
-        # do: this runs the user's rule, which may raise anything, and a program that is never
-        # differentiated must not fail for it.
-        return False
-    return _is_flat(closed.jaxpr)
+    closed = derivative(eqn, eqn.inputs if isinstance(eqn, Equation) else eqn.invars)
+    return closed is not None and _is_flat(closed.jaxpr)
 
 
 def unit_call(function: Function, name: str) -> Function:

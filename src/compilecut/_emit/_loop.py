@@ -94,8 +94,6 @@ def _first(env: Any, call: Call, port: int, aval: Any) -> Any:
     return fill(aval) if operand is None else _typed([alone(env.read(operand))], aval)[0]
 
 
-def _wanted(
-    calls: Sequence[Call], number: int, carried: bool, wanted: frozenset[Operand]
-) -> bool:
+def _wanted(calls: Sequence[Call], number: int, carried: bool, wanted: frozenset[Operand]) -> bool:
     """Says whether an output of the block is needed of some call; the last carry is at hand."""
     return any(call.outputs[number] in wanted for call in (calls[:-1] if carried else calls))

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from .. import _units
-from .._jaxpr import Equation, Literal, Operand, evaluate
+from .._jaxpr import Equation, Literal, Operand, as_weak_as, evaluate
 from .._match import Piece
 from .._plan import Plan, UnitCall
 from ._loop import run_loop
@@ -96,7 +96,9 @@ class Emitter:
         block = plan.blocks[key]
 
         def body(*args: Any) -> list[Any]:
-            return self.run_alone(block, args)
+            # A number that came in with a stack or as an argument has lost its weak type.
+            pairs = zip(args, block.program.arguments, strict=True)
+            return self.run_alone(block, [as_weak_as(arg, value.aval) for arg, value in pairs])
 
         return body
 

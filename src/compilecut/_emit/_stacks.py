@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .. import _compat
 from .._jaxpr import is_key
 
 
@@ -170,7 +171,7 @@ def agreed_order(lists: Sequence[Sequence[Any]]) -> list[int] | None:
 def fill(aval: Any) -> Any:
     """Returns some value of a type: what completes a call whose result nobody needs."""
     if is_key(aval.dtype):
-        data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
-        zeros = lax.full(data.shape, 0, data.dtype)
-        return jax.random.wrap_key_data(zeros, impl=jax.random.key_impl(aval))
+        impl = _compat.key_impl(aval.dtype)
+        words = lax.full((*aval.shape, *impl.key_shape), 0, np.uint32)
+        return jax.random.wrap_key_data(words, impl=impl)
     return lax.full(aval.shape, 0, aval.dtype)

@@ -4,6 +4,8 @@
 count as the same. Nothing here knows about initialisers, repeats or plans.
 """
 
+from ._derivative import RULED as RULED
+from ._derivative import derivative as derivative
 from ._evaluate import as_weak_as as as_weak_as
 from ._evaluate import evaluate as evaluate
 from ._evaluate import read as read

@@ -5,6 +5,7 @@ hashable. `freeze` maps a parameter to a hashable key; what it doesn't know is e
 so that the unknown is never taken for the same.
 """
 
+import contextvars
 import hashlib
 import weakref
 from collections.abc import Callable, Hashable, Mapping
@@ -14,6 +15,7 @@ import jax
 import numpy as np
 from jax.extend import core as jex_core
 
+from ._derivative import RULED, derivative
 from ._program import is_key
 
 
@@ -89,7 +91,34 @@ def _freeze_jaxpr(jaxpr: Any) -> Hashable:
 
 def freeze_equation(eqn: Any) -> Hashable:
     """Returns a key of a jaxpr equation: primitive, parameters and trace context, not operands."""
+    if eqn.primitive in RULED:
+        rule = _freeze_rule(eqn)
+        if rule is not None:
+            return (eqn.primitive, rule, eqn.ctx)
     return (eqn.primitive, freeze(eqn.params), eqn.ctx)
+
+
+# How deep rules are looked into that call functions with rules: their own function, often.
+_DEEPEST = 2
+_depth = contextvars.ContextVar("depth", default=0)
+
+
+def _freeze_rule(eqn: Any) -> Hashable | None:
+    """Returns a key of a call by what its rule does, not by the function that does it.
+
+    `None` where that can't be told: then the function counts, and no other call is the same.
+    """
+    rest = {name: param for name, param in eqn.params.items() if name not in RULED[eqn.primitive]}
+    if _depth.get() == _DEEPEST:
+        return freeze(rest)
+    if eqn.params.get("symbolic_zeros"):  # the rule may do something else where nothing moves
+        return None
+    token = _depth.set(_depth.get() + 1)
+    try:
+        rule = derivative(eqn, eqn.invars)
+        return None if rule is None else (freeze(rest), freeze_jaxpr(rule))
+    finally:
+        _depth.reset(token)
 
 
 def _freeze_mapping(mapping: Mapping[Any, Any]) -> Hashable:
