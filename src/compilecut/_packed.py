@@ -70,12 +70,13 @@ class Packed:
         Returns:
             `(next state, *other results)`; the next state alone if the function returns no more.
         """
+        state = self._checked(state)
         arrays, layout = split(rest)
         step = self._step(arrays, layout)
         traced = _compat.tracing() or any(
             isinstance(leaf, Tracer) for leaf in (*state.values(), *arrays)
         )
-        new, others = (step.run if traced else step.jit)(self._checked(state), *arrays)
+        new, others = (step.run if traced else step.jit)(state, *arrays)
         return self._results(new, others, step)
 
     def lower(self, state: State, *rest: Any) -> Any:
@@ -108,12 +109,18 @@ class Packed:
     def pack(self, *state: Any) -> State:
         """Returns a packed state from the state's arguments as the function takes them.
 
+        Args:
+            state: the arguments. The `Stacks` of `stacked_init(..., fan_out="stacks")` may stand
+                for one of them.
+
         Raises:
             InputError: another structure or type of leaf than the step was made for.
         """
         if len(state) != self._count:
             raise _errors.state_count(self._name, self._count, len(state))
-        arrays, layout = split(tuple(state))
+        # `Stacks` lie higher up than this module: known by what they do.
+        state = tuple(s.unstack() if hasattr(type(s), "unstack") else s for s in state)
+        arrays, layout = split(state)
         self._check_layout(layout, state)
         self._check_types(arrays)
         packed = {
@@ -197,7 +204,7 @@ class Packed:
     def _split_results(self, closed: Any, results: Layout) -> tuple[int, Layout, bool]:
         """Returns how many result arrays are state, and the layout of the others."""
         whole = results.join(closed.out_avals)
-        if self._count == 1 and split((whole,))[1] == self._layout:
+        if self._count == 1 and _split_avals((whole,))[1] == self._layout:
             state, others, more = (whole,), (), False
         elif isinstance(whole, (tuple, list)) and len(whole) >= self._count:
             state, others, more = tuple(whole[: self._count]), tuple(whole[self._count :]), True
@@ -234,7 +241,7 @@ class _Step:
     units: bool
 
     @functools.cached_property
-    def jit(self) -> Callable[..., Any]:
+    def jit(self) -> Any:
         """The step, compiled, which takes over the state's buffers."""
         return jax.jit(self.run, donate_argnums=0)
 

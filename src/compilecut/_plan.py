@@ -32,6 +32,7 @@ from ._match import (
     Mismatch,
     Piece,
     Source,
+    Sources,
     as_loops,
     element_sources,
     find,
@@ -65,6 +66,7 @@ class UnitCall:
 
 
 Step = Equation | UnitCall | Loop
+Chosen = dict[tuple[Call, ...], UnitCall | Loop]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -85,7 +87,7 @@ class Plan:
 
     program: Program
     steps: tuple[Step, ...]
-    shared: dict[Value, Value]
+    shared: dict[Operand, Operand]
     wanted: frozenset[Operand]
     blocks: dict[Hashable, "Plan"]
     repeats: tuple[FoundRepeat, ...]
@@ -113,7 +115,7 @@ class Options:
 
 
 # Elements of stacks that come in as arguments: (stack, place) by position of the argument.
-Stacked = dict[int, tuple[Hashable, int]]
+Stacked = dict[int, tuple[Any, int]]
 
 
 class Planner:
@@ -133,7 +135,7 @@ class Planner:
     def plan_program(self, program: Program, stacked: Stacked) -> Plan:
         """Plans a program."""
         program = dataclasses.replace(program, equations=_needed(program))
-        sources = {program.arguments[i]: source for i, source in stacked.items()}
+        sources: Sources = {program.arguments[i]: place for i, place in stacked.items()}
         found = find(program, self._options.min_blocks, worth, sources)
         shared = {k: v for repeat in found.repeats for k, v in repeat.shared.items()}
         steps = self._choose(program, found.repeats, shared, sources)
@@ -162,11 +164,11 @@ class Planner:
         self,
         program: Program,
         repeats: Sequence[FoundRepeat],
-        shared: dict[Value, Value],
-        sources: dict[Value, tuple[object, int]],
+        shared: dict[Operand, Operand],
+        sources: Sources,
     ) -> list[Step]:
         """Gives each repeat its form. Loops come in the order of the program, sources first."""
-        chosen: dict[tuple[Call, ...], UnitCall | Loop] = {}
+        chosen: Chosen = {}
         sources = dict(sources)
         for value, piece in pieces(program.equations).items():
             sources[value] = ((piece.whole, piece.size), piece.place)
@@ -180,7 +182,12 @@ class Planner:
         return [program.equations[s] if isinstance(s, int) else chosen[s] for s in steps]
 
     def _forms(
-        self, program: Program, repeat: FoundRepeat, shared: Any, chosen: Any, source: Any
+        self,
+        program: Program,
+        repeat: FoundRepeat,
+        shared: dict[Operand, Operand],
+        chosen: Chosen,
+        source: Source,
     ) -> Sequence[UnitCall | Loop]:
         """Returns what the calls of a repeat become; calls that are left out stay as written."""
         form = self._options.form
@@ -188,8 +195,9 @@ class Planner:
         loops = [] if form == "unit" and unit else self._loops(repeat, source, must=not unit)
         if loops and self._can_run(program, shared, chosen, loops):
             return loops
-        if unit and unit_pays(repeat):
-            return [UnitCall(repeat=repeat, call=call) for call in repeat.calls]
+        units = [UnitCall(repeat=repeat, call=call) for call in repeat.calls]
+        if unit and unit_pays(repeat) and self._can_run(program, shared, chosen, units):
+            return units
         return []
 
     def _can_be_unit(self, repeat: FoundRepeat) -> bool:
@@ -210,11 +218,16 @@ class Planner:
             if reads_stacks(loop, source) or (must and stacking_pays(loop, source))
         ]
 
-    def _can_run(self, program, shared, chosen, loops) -> bool:
-        if all(undivided(loop.calls) for loop in loops):
-            return True
-        groups = [*chosen, *(loop.calls for loop in loops)]
-        return order(program, shared, groups) is not None
+    def _can_run(
+        self,
+        program: Program,
+        shared: dict[Operand, Operand],
+        chosen: Chosen,
+        pieces: Sequence[UnitCall | Loop],
+    ) -> bool:
+        """Says whether these steps can run beside those chosen before."""
+        groups = [_calls_of(piece) for piece in pieces]
+        return all(map(undivided, groups)) or order(program, shared, [*chosen, *groups]) is not None
 
     # --- programs inside equations
 
@@ -266,7 +279,7 @@ def _calls_of(piece: UnitCall | Loop) -> tuple[Call, ...]:
 
 
 def _wanted(
-    program: Program, steps: Sequence[Step], shared: dict[Value, Value]
+    program: Program, steps: Sequence[Step], shared: dict[Operand, Operand]
 ) -> frozenset[Operand]:
     wanted: set[Operand] = set(program.outputs)
     for step in steps:

@@ -28,7 +28,7 @@ class Emitter:
     def run(self, plan: Plan, arguments: Sequence[Any]) -> list[Any]:
         """Computes what a plan's program computes, as values that may be elements of stacks."""
         env = Env(plan)
-        env.update(plan.program.constants)
+        env.update(plan.program.constants.items())
         env.update(zip(plan.program.arguments, arguments, strict=True))
         for step in plan.steps:
             if isinstance(step, Equation):
@@ -125,7 +125,7 @@ class Env(dict[Operand, Any]):
     def read(self, operand: Operand) -> Any:
         """Returns what an operand stands for."""
         while operand in self._shared:
-            operand = self._shared[operand]  # pyright: ignore[reportArgumentType]
+            operand = self._shared[operand]
         return operand.val if isinstance(operand, Literal) else self[operand]
 
 

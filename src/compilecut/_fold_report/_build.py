@@ -258,7 +258,7 @@ class _View:
         )
 
     def _resolve(self, operand: Operand | None) -> Operand | None:
-        shared: Mapping[Any, Value] = self._plan.shared
+        shared: Mapping[Any, Operand] = self._plan.shared
         while operand in shared:
             operand = shared[operand]
         return operand

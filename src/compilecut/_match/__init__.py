@@ -10,6 +10,7 @@ from ._find import Found as Found
 from ._find import find as find
 from ._fingerprint import fingerprints as fingerprints
 from ._fingerprint import weights as weights
+from ._labels import Sources as Sources
 from ._order import Step as Step
 from ._order import order as order
 from ._order import undivided as undivided

@@ -5,12 +5,13 @@ with what is left. Loops inside a block are found when the block itself is looke
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
 from .._jaxpr import Program
 from ._index import Index
-from ._labels import Labels
+from ._labels import Labels, Sources
 from ._order import ordered
 from ._prove import prove
 from ._repeat import FoundRepeat, Mismatch
@@ -34,13 +35,19 @@ class Found:
     mismatches: list[Mismatch]
 
 
-def find(program: Program, min_blocks: int, worth, sources) -> Found:
+def find(
+    program: Program,
+    min_blocks: int,
+    worth: Callable[[FoundRepeat], bool],
+    sources: Sources,
+) -> Found:
     """Returns the repeats of a program.
 
     Args:
         program: the program; its equations are all needed.
         min_blocks: how many blocks make a repeat.
         worth: says of a proven repeat whether folding it pays.
+        sources: where values stand that come in stacks: stack and place.
     """
     index = Index(program)
     free = np.ones(len(index.equations), bool)

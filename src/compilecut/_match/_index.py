@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from .._jaxpr import Equation, Operand, Program, Value
+from .._jaxpr import Equation, Operand, Program
 from ._fingerprint import fingerprints, weights
 from ._runs import Run
 
@@ -27,12 +27,12 @@ class Index:
         self.equations: Sequence[Equation] = program.equations
         self.names: np.ndarray = fingerprints(self.equations)
         self.weights: np.ndarray = weights(self.equations)
-        self.producer: dict[Value, tuple[int, int]] = {
+        self.producer: dict[Operand, tuple[int, int]] = {
             value: (position, number)
             for position, eqn in enumerate(self.equations)
             for number, value in enumerate(eqn.outputs)
         }
-        self.users: dict[Value, list[int]] = {value: [] for value in self.producer}
+        self.users: dict[Operand, list[int]] = {value: [] for value in self.producer}
         for position, eqn in enumerate(self.equations):
             self._use(eqn.inputs, position)
         self._use(program.outputs, len(self.equations))
@@ -40,7 +40,7 @@ class Index:
     def _use(self, operands: Iterable[Operand], position: int) -> None:
         for operand in operands:
             if operand in self.producer:
-                self.users[operand].append(position)  # pyright: ignore[reportArgumentType]
+                self.users[operand].append(position)
 
     def last_users(self, run: Run) -> np.ndarray:
         """Returns, for each equation of a run, its last user less than a period away.

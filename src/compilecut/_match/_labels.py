@@ -9,19 +9,22 @@ agree on their blocks pass stacks from one to the next as they are.
 import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from typing import Any
 
-from .._jaxpr import Operand, Value
+from .._jaxpr import Operand
 from ._index import Index
 from ._repeat import FoundRepeat
 from ._runs import Run
 
+# Values that come in stacks: the stack (its family, and which of that family), and the place.
+Sources = dict[Operand, tuple[Any, int]]
 Label = tuple[Hashable, int]  # a family of stacks, and a place in it
 
 
 class Labels:
     """Labels of values: what they belong to, and to which block of it."""
 
-    def __init__(self, sources: dict[Value, tuple[tuple[Hashable, Hashable], int]]):
+    def __init__(self, sources: Sources):
         self._labels: dict[Operand, Label] = {
             value: (stack[0], place) for value, (stack, place) in sources.items()
         }

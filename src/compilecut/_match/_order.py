@@ -18,7 +18,7 @@ Step = int | tuple[Call, ...]
 
 
 def order(
-    program: Program, same: dict[Value, Value], groups: Sequence[tuple[Call, ...]]
+    program: Program, same: dict[Operand, Operand], groups: Sequence[tuple[Call, ...]]
 ) -> list[Step] | None:
     """Returns what to do, in order, leaving out what nobody needs; `None` if it goes in circles.
 
@@ -49,7 +49,7 @@ def ordered(program: Program, repeats: Sequence[FoundRepeat]) -> bool:
 
 class _Graph:
     def __init__(
-        self, program: Program, same: dict[Value, Value], groups: Sequence[tuple[Call, ...]]
+        self, program: Program, same: dict[Operand, Operand], groups: Sequence[tuple[Call, ...]]
     ):
         self._program = program
         self._same = same
@@ -125,7 +125,7 @@ class _Graph:
         return live
 
 
-def _follow(same: dict[Value, Value], operand: Operand) -> Operand:
+def _follow(same: dict[Operand, Operand], operand: Operand) -> Operand:
     while operand in same:
-        operand = same[operand]  # pyright: ignore[reportArgumentType]
+        operand = same[operand]
     return operand

@@ -42,7 +42,7 @@ class _Proof:
         self.table = rows.table.copy()
         self._model = rows.model
         self._columns = self._slot_of(rows.model)
-        self._same: dict[Value, Value] = {}
+        self._same: dict[Operand, Operand] = {}
         loose = self._loose_slots()
         self.slots = [slot for slot in range(self.table.shape[1]) if slot not in loose]
 
@@ -102,7 +102,7 @@ class _Proof:
     def _source(
         self, operand: Operand, columns: dict[int, int], inside: set[int]
     ) -> _Internal | None:
-        made = self._index.producer.get(operand)  # pyright: ignore[reportArgumentType]
+        made = self._index.producer.get(operand)
         if made is None:
             return None
         slot = columns.get(made[0])
@@ -163,7 +163,7 @@ class _Port:
 class _Builder:
     """Turns a proven table into a block and calls."""
 
-    def __init__(self, index: Index, table: np.ndarray, model: int, same: dict[Value, Value]):
+    def __init__(self, index: Index, table: np.ndarray, model: int, same: dict[Operand, Operand]):
         self._index = index
         self._table = table
         self._model = model
@@ -201,7 +201,7 @@ class _Builder:
         return dataclasses.replace(model, inputs=inputs, outputs=outputs)
 
     def _input(self, slot: int, number: int, operand: Operand) -> Operand:
-        made = self._index.producer.get(operand)  # pyright: ignore[reportArgumentType]
+        made = self._index.producer.get(operand)
         feeds = None if made is None else self._columns[self._model].get(made[0])
         if made is not None and feeds is not None:
             return self._inside[feeds, made[1]]

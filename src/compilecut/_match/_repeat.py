@@ -38,7 +38,7 @@ class FoundRepeat:
     block: Program
     key: Hashable
     calls: tuple[Call, ...]
-    shared: dict[Value, Value]
+    shared: dict[Operand, Operand]
     weight: int
     completed: int
 

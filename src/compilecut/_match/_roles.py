@@ -8,13 +8,15 @@ there and another one may start.
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from .._jaxpr import Literal, Operand, Value
+from .._jaxpr import Literal, Operand
 from ._elementwise import is_elementwise
+from ._labels import Sources
 from ._repeat import Call, FoundRepeat
 
 # Where an element comes from: one stack, and which of it. Nothing for a value that stands alone.
-Source = Callable[[Operand], tuple[object, int] | None]
+Source = Callable[[Operand], tuple[Any, int] | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -127,7 +129,7 @@ def _same(a: Operand | None, b: Operand | None) -> bool:
     return a is b
 
 
-def element_sources(loop: Loop) -> dict[Value, tuple[object, int]]:
+def element_sources(loop: Loop) -> Sources:
     """Returns where the results of a loop's calls are found once it has run."""
     return {
         value: ((loop, number), place)

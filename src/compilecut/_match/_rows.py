@@ -19,7 +19,7 @@ from ._runs import Run
 
 MISSING = -1
 # A stretch that shares less than this part of a block's equations is something else.
-ENOUGH = 0.6
+ENOUGH = 0.5
 # How many starts that are equally good so far are tried.
 _STARTS = 16
 
