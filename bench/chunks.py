@@ -41,6 +41,7 @@ def figures_of(record: Record, n: int, flat: tuple[int, ...]) -> list[Figure]:
     return [
         figures.less(record, *step, "loop", "scan_chunks", "compile", 4),
         figures.growth(record, "chunks", "scan_chunks", ends, "compile", 1.15),
+        figures.growth(record, "chunks", "scan_chunks", ends, "cold_cpu"),
         figures.less(record, *step, "loop", "scan_chunks", "cold"),
         figures.less(record, *step, "loop", "scan_chunks", "cold_cpu"),
         figures.less(record, *step, "loop", "scan_chunks", "steady"),

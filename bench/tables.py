@@ -7,11 +7,15 @@ script's, and a test fails when it is stale. No number on a page is typed by han
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from harness import records, session
+from harness import records, session, table
+from harness.figures import span
 from harness.records import Key, Record, Sample
+from workloads import words
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -19,8 +23,71 @@ BLOCK = re.compile(r"(<!-- measured:([\w-]+) -->\n).*?(<!-- /measured -->)", re.
 NOT_YET = "*Not measured yet: `make bench` takes the numbers, `make tables` writes them here.*"
 LIBRARIES = {"linen": "Flax linen", "nnx": "Flax nnx", "equinox": "Equinox", "haiku": "Haiku"}
 
-Line = tuple[str, str, str, str, str, str]
-HEADINGS: Line = ("what", "usual way", "seconds", "compilecut", "times less", "values")
+HEADINGS = (
+    *("program", "written as", "cold call", "compile", "steady run"),
+    *("cold, times compilecut's", "its processor seconds", "compile, times compilecut's"),
+    "values",
+)
+ARM_MEASURES = (
+    *("cold", "cold_cpu", "compile", "steady"),
+    *("peak_growth", "programs", "hlo_instructions"),
+)
+RATIOS = ("cold", "cold_cpu", "compile")
+RANGES = "in brackets the lowest and the highest. Each sample is a fresh process with caches off."
+PARITY = '"Parity": the two ranges overlap, and nothing can be told apart.'
+
+Line = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A program of the front page: its usual ways, and ours.
+
+    Attributes:
+        what: The program, in words.
+        workload: Its name in the bench.
+        n: Its size.
+        ours: The arm that is compilecut.
+        usual: The arms that are not.
+    """
+
+    what: str
+    workload: str
+    n: int
+    ours: str
+    usual: tuple[str, ...]
+
+
+ENTRIES = {
+    "init": (
+        Entry(
+            what="init of 224 sites",
+            workload="init",
+            n=32,
+            ours="stacked_init",
+            usual=("jit", "vmap+slice", "per-kind"),
+        ),
+        *(
+            Entry(
+                what=f"{name} init, 24 layers",
+                workload=library,
+                n=24,
+                ours="stacked_init",
+                usual=("jit",),
+            )
+            for library, name in LIBRARIES.items()
+        ),
+    ),
+    "chunks": (
+        Entry(
+            what="train step of 8 chunks",
+            workload="chunks",
+            n=8,
+            ours="scan_chunks",
+            usual=("loop", "scan-by-hand"),
+        ),
+    ),
+}
 
 
 def pages() -> list[Path]:
@@ -38,14 +105,36 @@ def rewrite(text: str, results: Path = RESULTS) -> str:
 
 
 def summary(results: Path) -> str:
-    """The table of the front pages: one line for each thing measured."""
-    init, chunks = _load(results / "init.json"), _load(results / "chunks.json")
-    parts = []
-    lines = [*(_init_lines(init) if init else ()), *(_chunks_lines(chunks) if chunks else ())]
-    if lines:
-        parts.append(_markdown(HEADINGS, lines))
-    parts += [f"<small>{_source(r)}</small>" for r in (init, chunks) if r]
-    return "\n\n".join(parts) or NOT_YET
+    """The table of the front pages: every way of writing each program that was measured."""
+    found = _results(results)
+    lines = [
+        line
+        for name, record in found.items()
+        for entry in ENTRIES[name]
+        for line in _entry_lines(record, entry)
+    ]
+    if not lines:
+        return NOT_YET
+    notes = (_note(found.values()) + " " + PARITY, *map(_source, found.values()))
+    return "\n\n".join([_markdown(HEADINGS, lines), *map(_small, notes)])
+
+
+def steady(results: Path) -> str:
+    """What a later call of an init takes, in a sentence: compilecut loses there."""
+    record = _load(results / "init.json")
+    if not record:
+        return NOT_YET
+    (ours, jitted), *others = [
+        [_numbers(record, entry, arm, "steady") for arm in (entry.ours, "jit")]
+        for entry in ENTRIES["init"]
+    ]
+    names = zip(LIBRARIES.values(), others, strict=True)
+    libraries = ", ".join(f"{_longer(*pair)} for {name}" for name, pair in names)
+    return (
+        f"A later call of an init compiles nothing. Such a steady run of the 224 sites takes "
+        f"{_milliseconds(ours)} with `stacked_init` and {_milliseconds(jitted)} with "
+        f"`jax.jit(init)`: {_longer(ours, jitted)} times as long ({libraries})."
+    )
 
 
 def init_arms(results: Path) -> str:
@@ -62,96 +151,105 @@ def chunks_arms(results: Path) -> str:
 
 def figures(results: Path) -> str:
     """Every promised figure, and what was measured."""
-    found = [r for name in ("init", "chunks") if (r := _load(results / f"{name}.json"))]
+    found = _results(results).values()
     lines = [
         (
             figure["name"],
             _promise(figure),
             "missing" if figure["measured"] is None else f"{figure['measured']:.3g}",
+            span(figure["low"], figure["high"]),
+            str(figure["samples"]),
             {True: "yes", False: "**no**", None: ""}[figure["holds"]],
         )
         for record in found
         for figure in record.figures
     ]
-    return _markdown(("figure", "promised", "measured", "holds"), lines) if lines else NOT_YET
+    headings = ("figure", "promised", "measured", "lowest to highest", "samples", "holds")
+    return _markdown(headings, lines) if lines else NOT_YET
 
 
 BLOCKS: dict[str, Callable[[Path], str]] = {
     "summary": summary,
+    "steady": steady,
     "init": init_arms,
     "chunks": chunks_arms,
     "figures": figures,
 }
 
 
-def _init_lines(record: Record) -> Iterator[Line]:
-    sites = "init of 224 sites, first call"
-    for arm, usual in (
-        ("jit", "`jax.jit(init)`"),
-        ("vmap+slice", "vmap per shape, slicing jit"),
-        ("per-kind", "one program per kind, a call per site"),
-    ):
-        yield _line(record, sites, usual, ("init", 32), arm, "stacked_init", "cold")
-    for library, name in LIBRARIES.items():
-        what = f"{name}, 24 layers: init, compile"
-        cell = (library, 24)
-        yield _line(record, what, "`jax.jit(init)`", cell, "jit", "stacked_init", "compile")
+def _entry_lines(record: Record, entry: Entry) -> Iterator[Line]:
+    for arm in (*entry.usual, entry.ours):
+        key = (entry.workload, arm, entry.n)
+        cold, compiled = (_numbers(record, entry, arm, m) for m in ("cold", "compile"))
+        mine = arm == entry.ours
+        name = f"**compilecut: `{arm}`**" if mine else words(entry.workload, arm)
+        what = "" if arm != entry.usual[0] else entry.what
+        if not cold:
+            yield what, name, _failure(record, key), *("-" for _ in HEADINGS[3:])
+            continue
+        yield (
+            what,
+            name,
+            _seconds(cold),
+            _seconds(compiled),
+            _milliseconds(_numbers(record, entry, arm, "steady")),
+            *("" if mine else _times(record, entry, arm, m) for m in RATIOS),
+            _bits(record, *key),
+        )
 
 
-def _chunks_lines(record: Record) -> Iterator[Line]:
-    for arm, usual in (("loop", "Python loop"), ("scan-by-hand", "`lax.scan` by hand")):
-        what = "train step of 8 chunks, compile"
-        yield _line(record, what, usual, ("chunks", 8), arm, "scan_chunks", "compile")
+def _numbers(record: Record, entry: Entry, arm: str, measure: str) -> list[float]:
+    return records.numbers(record.cell(entry.workload, arm, entry.n), measure)
 
 
-def _line(
-    record: Record, what: str, usual: str, cell: tuple[str, int], slow: str, fast: str, measure: str
-) -> Line:
-    workload, n = cell
-    a, b = (record.median(workload, arm, n, measure) for arm in (slow, fast))
-    ratio = f"{a / b:.1f}" if a and b else "-"
-    return (
-        what,
-        usual,
-        _outcome(record, workload, slow, n, a),
-        _seconds(b),
-        ratio,
-        _bits(record, workload, fast, n),
-    )
+def _times(record: Record, entry: Entry, arm: str, measure: str) -> str:
+    """How many times as much as ours an arm takes, from the medians."""
+    theirs, ours = (_numbers(record, entry, a, measure) for a in (arm, entry.ours))
+    if not theirs or not ours:
+        return "-"
+    mine, other = ((entry.workload, a, entry.n) for a in (entry.ours, arm))
+    if table.parity(record, mine, other, measure):
+        return "parity"
+    return _short(statistics.median(theirs) / statistics.median(ours))
 
 
-def _outcome(record: Record, workload: str, arm: str, n: int, seconds: float | None) -> str:
-    if seconds is not None:
-        return _seconds(seconds)
-    failed = [s for s in record.samples if s.key == (workload, arm, n)]
-    return failed[0].reason if failed else "-"
+def _longer(ours: list[float], theirs: list[float]) -> str:
+    return _short(statistics.median(ours) / statistics.median(theirs)) if ours and theirs else "-"
+
+
+def _failure(record: Record, key: Key) -> str:
+    return next((s.reason for s in record.samples if s.key == key), "-")
 
 
 def _arms(record: Record, workload: str, n: int) -> str:
-    headings = ("arm", "first call", "compile", "warm call", "peak memory", "programs", "HLO")
+    headings = ("arm", "samples", "cold call", "processor", "compile", "steady run", "peak memory")
     lines = [
-        _arm_line(record, key, samples)
+        _arm_line(key, samples)
         for key, samples in record.cells()
         if (key[0], key[2]) == (workload, n)
     ]
-    return f"{_markdown((*headings, 'values'), lines)}\n\n<small>{_source(record)}</small>"
+    rows = _markdown((*headings, "programs", "HLO", "values"), lines)
+    return f"{rows}\n\n{_small(_source(record))}"
 
 
-def _arm_line(record: Record, key: Key, samples: list[Sample]) -> tuple[str, ...]:
-    name = f"`{key[1]}`"
-    measures = ("cold", "compile", "steady", "peak_growth", "programs", "hlo_instructions")
-    first, compiled, warm, peak, programs, hlo = (record.median(*key, m) for m in measures)
-    if first is None:
-        return name, samples[0].reason, "-", "-", "-", "-", "-", "-"
+def _arm_line(key: Key, samples: list[Sample]) -> Line:
+    name = words(key[0], key[1])
+    cold, processor, compiled, steady, peak, programs, hlo = (
+        records.numbers(samples, measure) for measure in ARM_MEASURES
+    )
+    if not cold:
+        return name, "0", samples[0].reason, *("-" for _ in range(7))
     return (
         name,
-        _seconds(first),
+        str(len(cold)),
+        _seconds(cold),
+        _seconds(processor),
         _seconds(compiled),
-        "-" if warm is None else f"{warm * 1e3:.3g} ms",
-        f"{(peak or 0) / 1e6:.0f} MB",
-        f"{programs:.0f}",
-        f"{hlo:,.0f}",
-        _bits(record, *key),
+        _milliseconds(steady),
+        f"{statistics.median(peak or [0]) / 1e6:.0f} MB",
+        f"{statistics.median(programs):.0f}",
+        f"{statistics.median(hlo):,.0f}",
+        next((s.distance for s in samples if s.distance), "-"),
     )
 
 
@@ -166,15 +264,47 @@ def _promise(figure: dict) -> str:
     return "" if figure["at_most"] is None else f"at most {figure['at_most']:g}"
 
 
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
+def _seconds(found: Sequence[float]) -> str:
+    return _middle(found, 1, "s")
+
+
+def _milliseconds(found: Sequence[float]) -> str:
+    return _middle(found, 1e3, "ms")
+
+
+def _middle(found: Sequence[float], unit: float, name: str) -> str:
+    """A median, with the lowest and highest where there are several."""
+    if not found:
+        return "-"
+    low, middle, high = (_short(unit * f(found)) for f in (min, statistics.median, max))
+    return f"{middle} {name} ({low} to {high})" if len(found) > 1 else f"{middle} {name}"
+
+
+def _short(value: float) -> str:
+    """Three digits: `0.970`, `1.55`, `48.4`, `1,244`."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
+
+
+def _note(found: Iterable[Record]) -> str:
+    samples = [sample for record in found for sample in record.samples]
+    return f"{table.samples_of(samples)}; {RANGES}"
+
+
+def _small(text: str) -> str:
+    return f"<small>{text}</small>"
 
 
 def _source(record: Record) -> str:
     return f"`{record.machine['command']}`: {session.describe(record)}"
 
 
-def _markdown(headings: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> str:
+def _results(results: Path) -> dict[str, Record]:
+    """The results there are, by name."""
+    found = {name: _load(results / f"{name}.json") for name in ENTRIES}
+    return {name: record for name, record in found.items() if record}
+
+
+def _markdown(headings: Line, lines: Sequence[Line]) -> str:
     rows = [headings, tuple("---" for _ in headings), *lines]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

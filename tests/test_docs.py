@@ -87,10 +87,38 @@ def test_a_stale_table_is_noticed(tmp_path: Path):
     )
     records.save(tmp_path / "init.json", record)
     fresh = tables.rewrite(page, tmp_path)
-    assert "| `jit` | 12 s | 12 s | - | 0 MB | 1 | 4,321 | - |" in fresh
-    assert "| `per-kind` | late |" in fresh
+    assert "| jax.jit(init) | 1 | 12.5 s | - | 12.0 s | - | 0 MB | 1 | 4,321 | - |" in fresh
+    assert "| a jit per kind, called per site | 0 | late |" in fresh
     assert tables.rewrite(fresh, tmp_path) == fresh
     assert tables.NOT_YET in tables.rewrite(page, tmp_path / "nothing")
+
+
+def test_a_table_shows_ranges_and_calls_overlap_parity(tmp_path: Path):
+    def samples(arm: str, *seconds: float) -> list[records.Sample]:
+        return [
+            records.Sample(
+                workload="chunks",
+                arm=arm,
+                n=8,
+                status="ok",
+                measures={"cold": s, "compile": s, "steady": [s / 1000], "programs": 1},
+            )
+            for s in seconds
+        ]
+
+    machine = tables.records.load(tables.RESULTS / "chunks.json").machine
+    found = (
+        *samples("loop", 40, 45, 50),
+        *samples("scan-by-hand", 9, 10, 12),
+        *samples("scan_chunks", 8, 9, 10),
+    )
+    records.save(tmp_path / "chunks.json", records.Record(machine=machine, samples=found))
+    text = tables.summary(tmp_path)
+    loop = "| train step of 8 chunks | Python loop | 45.0 s (40.0 to 50.0) |"
+    assert loop in text
+    assert "| 5.00 | - | 5.00 | - |" in text
+    assert "| parity | - | parity | - |" in text
+    assert "Medians of 3 samples; in brackets" in text
 
 
 def test_an_unknown_block_is_an_error():

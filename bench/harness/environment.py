@@ -43,7 +43,7 @@ def machine() -> dict[str, Any]:
         "command": " ".join(["python", *(_from_root(arg) for arg in sys.argv)]),
         "processor": processor(),
         "cores": os.cpu_count(),
-        "load_before": [round(load, 2) for load in os.getloadavg()],
+        "load_before": load(),
         "system": f"{platform.system()} {platform.machine()}",
         "commit": commit(),
         "python": platform.python_version(),
@@ -74,6 +74,11 @@ def _debug_options() -> dict[str, Any]:
         return {name: getattr(options, name) for name in DEBUG_OPTIONS}
     except (ImportError, AttributeError) as error:
         return {"debug_options": f"not readable: {error}"}
+
+
+def load() -> list[float]:
+    """How many processes wanted a core, over the last 1, 5 and 15 minutes."""
+    return [round(average, 2) for average in os.getloadavg()]
 
 
 def processor() -> str:

@@ -4,6 +4,7 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -29,6 +30,7 @@ def take(console: Console, cells: Sequence[Cell]) -> Record:
     machine = environment.machine()
     with Bar(console, cells) as bar:
         outcome = runner.run(cells, bar)
+    machine["load_after"] = environment.load()
     workloads = {cell.workload.name: cell.workload for cell in cells}
     return Record(
         machine=machine,
@@ -55,5 +57,10 @@ def describe(record: Record) -> str:
     return (
         f"jax {versions['jax']}, jaxlib {versions['jaxlib']}, Python {machine['python']}; "
         f"{machine['processor']}, {machine['cores']} cores, "
-        f"load {machine['load_before'][0]} before; commit {machine['commit']}, {machine['date']}"
+        f"load {_loads(machine)}; commit {machine['commit']}, {machine['date']}"
     )
+
+
+def _loads(machine: Mapping[str, Any]) -> str:
+    before = f"{machine['load_before'][0]} before"
+    return f"{before}, {machine['load_after'][0]} after" if "load_after" in machine else before
