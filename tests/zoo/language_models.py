@@ -57,13 +57,13 @@ def transformer_programs(library: str, build: Build) -> list[Program]:
         return Program(name=name, make=lambda: make(**options), blocks=LAYERS, strict=strict)
 
     return [
-        program("forward", forward),
+        program("forward", forward, strict=library == "nnx"),
         program("forward-dropout-bf16", forward, dropout=0.1, dtype=jnp.bfloat16),
         program("gradient", grad, strict=library == "linen"),
         program("gradient-dropout", grad, dropout=0.1),
-        program("gradient-remat", grad, remat=True, strict=library == "haiku"),
+        program("gradient-remat", grad, remat=True),
         program("gradient-bf16", grad, dtype=jnp.bfloat16),
-        program("step", step, strict=library == "equinox"),
+        program("step", step),
         program("step-dropout-remat-bf16", step, dropout=0.1, remat=True, dtype=jnp.bfloat16),
     ]
 
