@@ -233,20 +233,6 @@ def cast_model(ws, x):
     return x
 
 
-def test_two_kinds_of_blocks_at_one_place_are_compared():
-    def halves(ws, x):
-        for i, w in enumerate(ws):
-            x = cast_layer(w if i < N else w.astype(jnp.bfloat16), x)
-        return x
-
-    report = cc.explain(halves)(WS * 2, X)
-    assert sorted(repeat.n for repeat in report.repeats) == [N, N]
-    skip = only(report, cc.SkipReason.DIFFERS)
-    assert skip.detail.startswith(f"{N} blocks beside {N} others: ")
-    assert "float32[8,8]" in skip.detail
-    assert skip.equations == 0  # both are folded, each for itself
-
-
 def test_prints_are_named():
     line = here(4)
 

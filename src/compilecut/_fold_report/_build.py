@@ -2,10 +2,11 @@
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .._jaxpr import Equation, Operand, Value
+from .._jaxpr import Equation, Operand
 from .._match import FoundRepeat, Loop, as_loops, element_sources, pieces, weights
 from .._plan import Form, Plan, UnitCall
 from .._report import SkipReason, source_line
@@ -237,15 +238,28 @@ class _View:
 
     def is_ready(self, loop: Loop, port: int) -> bool:
         """Says whether what a loop reads through a port stands in one stack, in its order."""
-        given = [self._resolve(call.inputs[port]) for call in loop.calls]
-        places = [self._sources.get(operand) for operand in given if operand is not None]
-        if not places or any(place is None for place in places):
+        sources = self._sources_of(loop, port)
+        if not sources or None in sources or len({stack for stack, _ in sources}) > 1:
             return False
-        stacks = {place[0] for place in places if place is not None}
-        order = [place[1] for place in places if place is not None]
-        step = order[-1] - order[0]
-        steady = sorted(order, reverse=step < 0) == order
-        return len(stacks) == 1 and abs(step) == len(order) - 1 and steady
+        order = [place for _, place in sources]
+        if not loop.carries:  # it runs in the order in which most of its stacks stand
+            order = [order[i] for i in self._agreed(loop) if i < len(order)]
+        step = 1 if order[-1] >= order[0] else -1
+        return order == list(range(order[0], order[0] + step * len(order), step))
+
+    def _agreed(self, loop: Loop) -> list[int]:
+        """Returns the order of independent blocks in which most of what they read rises."""
+        votes: Counter[tuple[int, ...]] = Counter()
+        for port in loop.xs:
+            sources = self._sources_of(loop, port)
+            if len(sources) == len(loop.calls) and None not in sources:
+                places = [place for _, place in sources]
+                votes[tuple(sorted(range(len(places)), key=places.__getitem__))] += 1
+        return list(votes.most_common(1)[0][0]) if votes else list(range(len(loop.calls)))
+
+    def _sources_of(self, loop: Loop, port: int) -> list[Any]:
+        given = [self._resolve(call.inputs[port]) for call in loop.calls]
+        return [self._sources.get(operand) for operand in given if operand is not None]
 
     def cut(self, loop: Loop) -> int:
         """Counts the results of a loop that something needs alone."""
