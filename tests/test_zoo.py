@@ -132,7 +132,9 @@ def compiled_equations(jaxpr: Any) -> int:
 
     def of_equation(eqn: Any) -> int:
         inner = list(sub_jaxprs(eqn.params))
-        if str(eqn.params.get("name")).startswith("block_"):
+        # A tagged call from jax 0.11 on, a jit with a tag in its context before.
+        tags = dict(eqn.params.get("xla_metadata") or ())
+        if "compilation_unit" in tags or str(eqn.params.get("name")).startswith("block_"):
             units.update((id(jaxpr), count(jaxpr)) for jaxpr in inner)
             return 1
         return 1 + sum(map(count, inner))
