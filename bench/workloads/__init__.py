@@ -37,22 +37,22 @@ _INIT = Workload(
     reference="jit",
     equal=(("jit", "vmap+slice", "per-kind", "stacked_init"),),
     arms=(
-        Arm(name="jit", quick=(16,), full=(8, 16, 32), hint=(1.5, 2.5), label=_JIT),
+        Arm(name="jit", quick=(8,), full=(8, 16, 32), hint=(1.5, 2.5), label=_JIT),
         Arm(
             name="vmap+slice",
-            quick=(16,),
+            quick=(8,),
             full=(8, 16, 32, 64),
             hint=(0.3, 3.0),
             label="vmap per shape, then a jit that slices",
         ),
         Arm(
             name="per-kind",
-            quick=(16,),
+            quick=(8,),
             full=(8, 16, 32, 64),
             hint=(0.02, 3.2),
             label="a jit per kind, called per site",
         ),
-        Arm(name="stacked_init", quick=(16,), full=(8, 16, 32, 64), hint=(0.03, 2.3)),
+        Arm(name="stacked_init", quick=(8,), full=(8, 16, 32, 64), hint=(0.03, 2.3)),
     ),
 )
 
