@@ -103,7 +103,7 @@ def _table(report: FoldReport) -> rich.table.Table:
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("blocks", "equations"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("where", overflow="fold", max_width=26)
+    table.add_column("where", overflow="fold", max_width=32)
     table.add_column("form", no_wrap=True)
     table.add_column("why, and what moves")
     for row in list(_rows(report.repeats))[:_ROWS]:
