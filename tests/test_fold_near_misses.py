@@ -356,7 +356,6 @@ def test_scalars(form):
     assert_equivalent(program, cc.fold(program, form=form), jnp.float32(0.3), jnp.float32(0.7))
 
 
-@pytest.mark.xfail(strict=True, reason="a number lifted out of a block makes its results strong")
 @pytest.mark.parametrize("form", FORMS)
 def test_weak_types_are_kept(form):
     def program(x):
@@ -483,13 +482,11 @@ def test_unused_arguments_and_none():
     close(program(*args), jax.jit(cc.fold(program))(*args))
 
 
-@pytest.mark.xfail(strict=True, reason="asks an aval for the implementation of its keys")
 def test_a_missing_argument_may_be_a_key():
     for key in (jax.random.key(0), jax.random.split(jax.random.key(0, impl="rbg"), 3)):
         assert jax.eval_shape(lambda key=key: fill(jax.typeof(key))).dtype == key.dtype
 
 
-@pytest.mark.xfail(strict=True, reason="each call of a rule has a function of its own in its key")
 def test_blocks_that_call_a_function_with_its_own_rule_are_found():
     def program(ws, x):
         for w in ws:

@@ -39,12 +39,7 @@ def both(reason: str, *names: str) -> dict[str, str]:
     return {f"{name}/{form}": reason for name in names for form in FORMS}
 
 
-_SHARDING = "a cast that runs on a whole stack names a sharding of one dimension more"
 PLANNED: dict[str, str] = {
-    **both("the check reads past a scalar's shape", "gaussians", "gaussians-gradient"),
-    **both("the check rounds complex numbers to real ones", "spectral-gradient"),
-    "equinox-step-dropout-remat-bf16/auto": _SHARDING,
-    "haiku-step-dropout-remat-bf16/auto": _SHARDING,
     "rnn-linen-three-lstms-gradient/scan": "more equations than as written: stacks don't agree",
     **both("the call at the border has other results, and isn't completed", "marked-jit-gradient"),
     **both("n - 1 blocks: the last step, cut short, isn't completed", "cg", "cg-gradient"),

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend import core as jex_core
+from jax.sharding import NamedSharding
 
 Jaxprs = Callable[[Any], Hashable]
 
@@ -16,6 +17,8 @@ def key_of(param: Any, jaxpr_key: Jaxprs) -> Hashable:
     """Returns a key: equal keys mean equal parameters. Functions are equal only to themselves."""
     if isinstance(param, (jex_core.Jaxpr, jex_core.ClosedJaxpr)):
         return jaxpr_key(param)
+    if is_nowhere(param):
+        return "nowhere"
     if isinstance(param, (tuple, list)):
         return (type(param).__name__, *(key_of(item, jaxpr_key) for item in param))
     if isinstance(param, dict):
@@ -30,6 +33,11 @@ def key_of(param: Any, jaxpr_key: Jaxprs) -> Hashable:
     except TypeError:
         return ("object", id(param))
     return (type(param).__name__, param)
+
+
+def is_nowhere(sharding: Any) -> bool:
+    """Says whether a sharding says nothing: there is none, or its mesh has no axes."""
+    return sharding is None or (isinstance(sharding, NamedSharding) and sharding.mesh.empty)
 
 
 def constant_key(array: Any) -> Hashable:

@@ -10,6 +10,7 @@ from jax.core import Tracer
 from jax.extend.core import primitives as prim
 
 from .. import _compat
+from ._params import is_nowhere
 from ._terms import RULES, Rows, Term, Terms
 
 # Arrays of more elements than this are not looked into.
@@ -152,7 +153,7 @@ def _reshape(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term] |
     old = terms.shape(rows)
     if shape == old:
         return [rows]
-    if len(shape) == len(old) + 1 and shape[2:] == old[1:] and 0 < old[0] <= _FEW:
+    if old and len(shape) == len(old) + 1 and shape[2:] == old[1:] and 0 < old[0] <= _FEW:
         return [_parted(terms, rows, shape[0], shape[1])]
     if isinstance(rows, Rows):
         if (1, *shape) == terms.shape(rows):
@@ -221,7 +222,7 @@ def _elementwise(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Ter
 def _convert(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term] | None:
     """JAX itself leaves out, or computes, some conversions while it traces."""
     (term,), dtype = inputs, eqn.params["new_dtype"]
-    if eqn.params["sharding"] is None:
+    if is_nowhere(eqn.params["sharding"]):
         if eqn.invars[0].aval.dtype == dtype:
             return [term]
         constant = terms.known[term].constant if isinstance(term, int) else None
@@ -232,7 +233,7 @@ def _convert(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term] |
 
 def _keeps(number: np.ndarray, dtype: Any) -> bool:
     """Says whether a number is the same number, or a plain rounding, in another type."""
-    if jnp.issubdtype(dtype, jax.dtypes.extended):
+    if jnp.issubdtype(dtype, jax.dtypes.extended) or np.iscomplexobj(number):
         return False
     floats = all(jnp.issubdtype(kind, jnp.floating) for kind in (number.dtype, dtype))
     if floats or not np.isfinite(number):

@@ -20,6 +20,8 @@ from ._runs import Run
 MISSING = -1
 # A stretch that shares less than this part of a block's equations is something else.
 ENOUGH = 0.5
+# And one that lacks some of it must be made of little else: a block at the border of a loop is.
+_DENSE = 0.8
 # How many starts that are equally good so far are tried.
 _STARTS = 16
 
@@ -148,8 +150,13 @@ def _match(
     for slot, place in pairs:
         row[slot] = window[place]
     _follow_operands(index, block, row, set(window.tolist()))
-    matched = index.weights[block[row != MISSING]].sum()
-    return row if matched >= ENOUGH * index.weights[block].sum() else None
+    present = row[row != MISSING]
+    if not len(present):
+        return None
+    shared = index.weights[block[row != MISSING]].sum() / index.weights[block].sum()
+    dense = len(present) / (present.max() - present.min() + 1)
+    whole = len(present) == len(block)
+    return row if whole or (shared >= ENOUGH and dense >= _DENSE) else None
 
 
 def _follow_operands(index: Index, block: np.ndarray, row: np.ndarray, window: set[int]) -> None:
