@@ -227,9 +227,19 @@ class _View:
             self._sources[value] = ((piece.whole, piece.size), piece.place)
         for step in plan.steps:
             if isinstance(step, Loop):
-                self._sources.update(element_sources(step))
+                self._sources.update(self._results(step))
         kept = setting.kept if setting else frozenset()
         self._alone = set(_read_alone(plan, kept))
+
+    def _results(self, loop: Loop) -> dict[Any, tuple[object, int]]:
+        """Returns where the results of a loop stand: in the order in which its blocks run."""
+        sources = element_sources(loop)
+        if loop.carries:
+            return sources
+        runs_at = {call: place for place, call in enumerate(self._agreed(loop))}
+        return {
+            value: (stack, runs_at.get(place, place)) for value, (stack, place) in sources.items()
+        }
 
     def steps_of(self, repeat: FoundRepeat) -> list[UnitCall | Loop]:
         """Returns the steps that a repeat became."""
