@@ -233,6 +233,19 @@ def cast_model(ws, x):
     return x
 
 
+def test_another_operation_in_one_block_is_named():
+    def odd(ws, x):
+        for i, w in enumerate(ws):
+            h = jnp.tanh(x @ w) * 0.3 - jnp.cos(x)
+            h = jnp.sinh(h) if i == 4 else jnp.sin(h)
+            x = h * jnp.exp(-x * x) + h.sum() * 0.1
+        return x
+
+    skip = only(cc.explain(odd)(WS * 2, X), cc.SkipReason.DIFFERS)
+    assert "`sinh`" in skip.detail
+    assert "`sin`" in skip.detail
+
+
 def test_prints_are_named():
     line = here(4)
 

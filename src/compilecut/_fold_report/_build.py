@@ -313,10 +313,12 @@ def _bytes(aval: Any) -> int:
 
 def _near_skip(repeat: FoundRepeat, near: Near) -> FoldSkip:
     place = block_line(repeat.block.equations)
+    n = len(repeat.calls)
     what = "1 block" if near.n == 1 else f"{near.n} blocks"
+    whom = f"1 of {n} blocks" if near.inside else f"{what} beside {n} others"
     return FoldSkip(
         reason=SkipReason.DIFFERS,
-        detail=f"{what} beside {len(repeat.calls)} others: {_contrast(near)}.",
+        detail=f"{whom}: {_contrast(near)}.",
         lines=_lines(place, _line_of(near.other or near.block)),
         equations=int(weights(near.equations).sum()) * (1 if near.n == 1 else 0),
         remedy=_ALIKE,

@@ -23,12 +23,14 @@ class Near:
         other: the first of the others that has none, if there is one.
         equations: those others.
         n: how many blocks they are.
+        inside: whether the rest of the block is folded with the others.
     """
 
     block: Equation | None
     other: Equation | None
     equations: list[Equation]
     n: int
+    inside: bool = False
 
 
 def near_misses(plan: Plan, repeat: FoundRepeat) -> Iterator[Near]:
@@ -43,8 +45,27 @@ def near_misses(plan: Plan, repeat: FoundRepeat) -> Iterator[Near]:
     for start, stop in bounds:
         stretch = [equations[p] for p in range(start, stop) if p not in taken]
         near = compare(repeat.block.equations, stretch, n=1)
-        if near is not None:
+        if near is not None and near.other is not None:
             yield near
+    yield from _odd_parts(plan, repeat, taken)
+
+
+def _odd_parts(plan: Plan, repeat: FoundRepeat, taken: set[int]) -> Iterator[Near]:
+    """Yields what stands in blocks between the others instead of some of their equations.
+
+    The first and the last block of a differentiated loop lack some as a matter of course.
+    """
+    equations = plan.program.equations
+    for call, following in itertools.pairwise(repeat.calls[1:]):
+        if len(call.positions) == len(repeat.block.equations):
+            continue
+        mine = set(call.positions)
+        span = range(call.positions[0], following.positions[0])
+        stretch = [equations[p] for p in span if p not in taken or p in mine]
+        odd = [equations[p] for p in span if p not in taken]
+        near = compare(repeat.block.equations, stretch, n=1)
+        if near is not None and odd:
+            yield dataclasses.replace(near, equations=odd, inside=True)
 
 
 def compare(block: Sequence[Equation], stretch: Sequence[Equation], n: int) -> Near | None:
@@ -57,23 +78,33 @@ def compare(block: Sequence[Equation], stretch: Sequence[Equation], n: int) -> N
     alike = sizes[np.asarray([slot for slot, _ in pairs], np.int64)].sum()
     if alike < _ALIKE * sizes.sum():
         return None
-    slot, place = _first_gap(pairs, len(block))
+    slot, place = _telling_gap(pairs, len(block), len(stretch))
     if slot is None:
         return None
-    inner = place < len(stretch) and place not in {at for _, at in pairs}
     return Near(
         block=block[slot],
-        other=stretch[place] if inner else None,
+        other=None if place is None else stretch[place],
         equations=list(stretch),
         n=n,
     )
 
 
-def _first_gap(pairs: Sequence[tuple[int, int]], size: int) -> tuple[int | None, int]:
-    """Returns the first slot without a partner, and the place where its partner would stand."""
+def _telling_gap(
+    pairs: Sequence[tuple[int, int]], size: int, length: int
+) -> tuple[int | None, int | None]:
+    """Returns a slot without a partner, and what stands there instead, if something does.
+
+    The first one that something else stands for tells most; else the first of all.
+    """
+    first: int | None = None
+    matched = dict(pairs)
+    used = set(matched.values())
     place = 0
-    for expected, (slot, at) in enumerate(pairs):
-        if slot != expected:
-            return expected, place
-        place = at + 1
-    return (len(pairs), place) if len(pairs) < size else (None, place)
+    for slot in range(size):
+        if slot in matched:
+            place = matched[slot] + 1
+            continue
+        if place < length and place not in used:
+            return slot, place
+        first = slot if first is None else first
+    return first, None
