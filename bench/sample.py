@@ -66,7 +66,7 @@ def measure(call: Call) -> tuple[dict[str, Any], values.Leaves]:
         if call.runs:
             jax.block_until_ready(out)
         end, end_cpu = time.perf_counter(), time.process_time()
-    leaves = to_leaves(out) if call.runs else []
+    leaves = to_leaves(out if call.pick is None else call.pick(out)) if call.runs else []
     known = {id(executable) for executable in before}
     result = asdict(log.stages(start, end)) | {
         "cold_cpu": end_cpu - start_cpu,

@@ -84,6 +84,52 @@ def less(
     )
 
 
+def more(
+    record: Record,
+    workload: str,
+    n: int,
+    contender: str,
+    baseline: str,
+    measure: str,
+    at_most: float | None = None,
+) -> Figure:
+    """A measure of one arm as a multiple of that of another at the same size."""
+    return _ratio(
+        record,
+        (workload, contender, n),
+        (workload, baseline, n),
+        measure,
+        name=(
+            f"{at(workload, n)}: {MEASURES[measure]} of {words(workload, contender)}, "
+            f"as a multiple of that of {words(workload, baseline)}"
+        ),
+        at_most=at_most,
+    )
+
+
+def other_size(
+    record: Record,
+    workload: str,
+    contender: tuple[str, int],
+    baseline: tuple[str, int],
+    measure: str,
+    at_most: float | None = None,
+) -> Figure:
+    """A measure of one arm as a multiple of that of another arm at another size."""
+    (arm, n), (other, small) = contender, baseline
+    return _ratio(
+        record,
+        (workload, arm, n),
+        (workload, other, small),
+        measure,
+        name=(
+            f"{at(workload, n)}: {MEASURES[measure]} of {words(workload, arm)}, "
+            f"as a multiple of that of {words(workload, other)} at {small}"
+        ),
+        at_most=at_most,
+    )
+
+
 def growth(
     record: Record,
     workload: str,

@@ -22,12 +22,15 @@ class Call:
         runs: Whether it returns values. `False` for arms that only compile, at sizes that no
             machine at hand could run.
         compare: Whether its values are written down for comparison.
+        pick: Takes from what the function returns what other arms return too, where arms lay out
+            their results differently.
     """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     runs: bool = True
     compare: bool = True
+    pick: Callable[[Any], Any] | None = None
 
 
 ArmTable = Mapping[str, Callable[[int], Call]]

@@ -114,6 +114,88 @@ _CHUNKS = Workload(
     ),
 )
 
+_LAYERS = Workload(
+    name="layers",
+    summary="an AdamW step of a Flax linen transformer, width 32",
+    unit="blocks",
+    source=HERE / "layers.py",
+    reference="jit",
+    arms=(
+        Arm(name="jit", quick=(24,), full=(1, 24, 48), hint=(0.5, 4.0), label="as written"),
+        Arm(name="fold", quick=(), full=(24, 48), hint=(0.5, 5.0), label="fold"),
+        Arm(
+            name="packed",
+            quick=(24,),
+            full=(24, 48, 96),
+            hint=(0.12, 5.0),
+            label="fold, state packed",
+        ),
+        Arm(
+            name="nn.scan",
+            quick=(24,),
+            full=(24, 48, 96),
+            hint=(0.01, 6.0),
+            label="nn.scan by hand, state stacked",
+        ),
+        Arm(
+            name="marked",
+            quick=(),
+            full=(24, 48),
+            hint=(0.4, 5.0),
+            label="as written, block in nn.jit",
+        ),
+        Arm(
+            name="marked+packed",
+            quick=(),
+            full=(24, 48),
+            hint=(0.1, 5.0),
+            label="block in nn.jit, folded, state packed",
+        ),
+    ),
+)
+
+_LAYERS_WIDE = Workload(
+    name="layers-wide",
+    summary="an AdamW step of a Flax linen transformer, width 128",
+    unit="blocks",
+    source=HERE / "layers_wide.py",
+    reference="jit",
+    arms=_LAYERS.arms,
+)
+
+_RESIDUAL = Workload(
+    name="residual",
+    summary="the gradient of a stack of residual MLPs, in the caller's layout",
+    unit="layers",
+    source=HERE / "residual.py",
+    reference="jit",
+    may_match=(("jit", "fold"),),  # few layers aren't worth folding
+    arms=(
+        Arm(name="jit", quick=(24,), full=(24,), hint=(0.4, 3.0), label="as written"),
+        Arm(name="fold", quick=(24,), full=(24,), hint=(0.05, 4.0)),
+        Arm(name="lax.scan", quick=(24,), full=(24,), hint=(0.0, 6.0), label="lax.scan by hand"),
+    ),
+)
+
+_GAUSSIANS = Workload(
+    name="gaussians",
+    summary="the likelihood of a mixture of Gaussians and its gradient",
+    unit="Gaussians",
+    source=HERE / "gaussians.py",
+    reference="jit",
+    arms=(
+        Arm(name="jit", quick=(10,), full=(10, 40), hint=(1.0, 4.0), label="as written"),
+        Arm(name="fold", quick=(10,), full=(10, 40), hint=(0.1, 6.0)),
+        Arm(
+            name="fold-first",
+            quick=(),
+            full=(10, 40),
+            hint=(0.1, 6.0),
+            label="fold before differentiating",
+        ),
+    ),
+)
+
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
     for workload in (
@@ -122,13 +204,17 @@ WORKLOADS: dict[str, Workload] = {
         *(_transformer(library) for library in ("linen", "nnx", "equinox", "haiku")),
         _INIT_LARGE,
         _INIT_FULL,
+        _LAYERS,
+        _LAYERS_WIDE,
+        _RESIDUAL,
+        _GAUSSIANS,
     )
 }
 
 # What `--preset` runs unless `--workload` says otherwise.
 PRESETS: dict[str, tuple[str, ...]] = {
     "quick": ("init", "chunks"),
-    "full": ("init", "chunks", "linen", "nnx", "equinox", "haiku"),
+    "full": ("init", "chunks", "layers", "gaussians", "linen", "nnx", "equinox", "haiku"),
 }
 
 
