@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -277,7 +278,7 @@ def test_methods_bind():
 
 class Block(eqx.Module):
     linear: eqx.nn.Linear
-    activation: object = eqx.field(static=True)
+    activation: Callable = eqx.field(static=True)
     scale: float
     name: str
 

@@ -1,42 +1,18 @@
 """From a plan to a report."""
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .._jaxpr import Equation, Operand
-from .._match import FoundRepeat, Loop, as_loops, element_sources, pieces, weights
-from .._plan import Form, Plan, UnitCall
-from .._report import SkipReason, source_line
+from .._match import FoundRepeat, Loop, as_loops, element_sources, pieces
+from .._plan import Plan, UnitCall
 from ._count import compiled_equations
-from ._data import FoldedRepeat, FoldReport, FoldSkip
-from ._lines import block_line, describe, is_gradient
-from ._near import Near, compare, near_misses
-
-_PACK = (
-    "If it is a step called again and again: `fold(step).packed(...)` keeps its state in stacks."
-)
-_ALIKE = "Make the blocks alike: see `Make blocks match` in the docs."
-_EFFECT = "Take prints and callbacks out of the blocks, or leave them: the rest of a block folds."
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What a plan was made under.
-
-    Attributes:
-        form: as the user asked.
-        units: whether blocks may be called as units on these arguments.
-        packed: by argument, the stack it stands in and its place there, if the state is packed.
-        kept: results that go back into a packed state, by position.
-    """
-
-    form: Form
-    units: bool
-    packed: Mapping[int, tuple[object, int]] = dataclasses.field(default_factory=dict)
-    kept: frozenset[int] = frozenset()
+from ._data import FoldedRepeat, FoldReport, FoldSkip, Setting
+from ._lines import block_line, is_gradient
+from ._near import compare, near_misses
+from ._skips import cost_skip, effect_skip, mismatch_skip, near_skip
 
 
 def report(name: str, plan: Plan, written: Any, folded: Any, setting: Setting) -> FoldReport:
@@ -90,7 +66,7 @@ class _Tour:
             if steps:
                 yield from self._forms(plan, repeat, steps, view)
             else:
-                self.skips.append(self._did_not_pay(repeat))
+                self.skips.append(cost_skip(repeat, self._setting))
         self._look_for_skips(plan, view)
         for inner in _inner_plans(plan):
             if id(inner) not in self._seen:
@@ -155,37 +131,23 @@ class _Tour:
 
     # --- what stays as written
 
-    def _did_not_pay(self, repeat: FoundRepeat) -> FoldSkip:
-        n, operands = len(repeat.calls), len(repeat.block.arguments) + len(repeat.block.outputs)
-        detail = (
-            f"{n} blocks of {_equations(repeat.weight)}, with {operands} inputs and results each: "
-            "handing these over costs as much as folding saves."
-        )
-        return FoldSkip(
-            reason=SkipReason.COST,
-            detail=detail,
-            lines=_lines(block_line(repeat.block.equations)),
-            equations=repeat.saved,
-            remedy=_remedy_of_cost(self._setting),
-        )
-
     def _look_for_skips(self, plan: Plan, view: "_View") -> None:
         told: set[Equation] = set()
         for repeat in plan.repeats:
             for near in near_misses(plan, repeat):
                 if not told.intersection(near.equations):
-                    self._add(_near_skip(repeat, near))
+                    self._add(near_skip(repeat, near))
                     told.update(near.equations)
         for one, other in _at_one_place(plan.repeats):
             near = compare(one.block.equations, other.block.equations, len(other.calls))
             if near is not None:
-                self._add(_near_skip(one, near))
+                self._add(near_skip(one, near))
         for mismatch in plan.mismatches:
             if mismatch.other in view.written:
-                self._add(_mismatch_skip(mismatch))
+                self._add(mismatch_skip(mismatch))
         effects = [eqn for eqn in view.written if eqn.effects]
         if effects and plan.repeats:
-            self._add(_effect_skip(effects))
+            self._add(effect_skip(effects))
 
     def _add(self, skip: FoldSkip) -> None:
         same = (skip.reason, skip.detail, skip.lines)
@@ -308,61 +270,6 @@ def _bytes(aval: Any) -> int:
     return math.prod(aval.shape) * aval.dtype.itemsize
 
 
-# --- skips in words
-
-
-def _near_skip(repeat: FoundRepeat, near: Near) -> FoldSkip:
-    place = block_line(repeat.block.equations)
-    n = len(repeat.calls)
-    what = "1 block" if near.n == 1 else f"{near.n} blocks"
-    whom = f"1 of {n} blocks" if near.inside else f"{what} beside {n} others"
-    return FoldSkip(
-        reason=SkipReason.DIFFERS,
-        detail=f"{whom}: {_contrast(near)}.",
-        lines=_lines(place, _line_of(near.other or near.block)),
-        equations=int(weights(near.equations).sum()) * (1 if near.n == 1 else 0),
-        remedy=_ALIKE,
-    )
-
-
-def _contrast(near: Near) -> str:
-    theirs = describe(near.block) if near.block is not None else "nothing"
-    if near.other is None:
-        return f"the others have {theirs}, which it lacks"
-    here = describe(near.other)
-    if here == theirs:
-        return f"{here} stands in both, with other parameters"
-    return f"it has {here} where the others have {theirs}"
-
-
-def _mismatch_skip(mismatch: Any) -> FoldSkip:
-    model, other = mismatch.model, mismatch.other
-    return FoldSkip(
-        reason=SkipReason.DIFFERS,
-        detail=f"Two blocks are wired differently at {describe(other)}: {mismatch.detail}.",
-        lines=_lines(_line_of(model), _line_of(other)),
-        equations=0,
-        remedy=_ALIKE,
-    )
-
-
-def _effect_skip(effects: Sequence[Equation]) -> FoldSkip:
-    return FoldSkip(
-        reason=SkipReason.EFFECT,
-        detail=f"{_equations(len(effects))} with effects (prints, callbacks), such as "
-        f"{describe(effects[0])}.",
-        lines=_lines(*map(_line_of, effects[:2])),
-        equations=len(effects),
-        remedy=_EFFECT,
-    )
-
-
-def _remedy_of_cost(setting: Setting) -> str:
-    if setting.form == "scan":
-        return 'Let `form="auto"` choose: a unit is called without stacking.'
-    return "Nothing to do: it is small." if setting.packed or setting.form == "unit" else _PACK
-
-
 def _at_one_place(
     repeats: Sequence[FoundRepeat],
 ) -> Iterator[tuple[FoundRepeat, FoundRepeat]]:
@@ -374,15 +281,3 @@ def _at_one_place(
     for (where, _), group in places.items():
         if where:
             yield from ((group[0], other) for other in group[1:])
-
-
-def _line_of(eqn: Equation | None) -> str:
-    return source_line(eqn) if eqn is not None else ""
-
-
-def _lines(*lines: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(line for line in lines if line))
-
-
-def _equations(n: int) -> str:
-    return f"{n:,} equation" if n == 1 else f"{n:,} equations"

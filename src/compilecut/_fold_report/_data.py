@@ -2,16 +2,35 @@
 
 import dataclasses
 import io
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import rich.console
 
+from .._plan import Form
 from .._report import SkipReason
 
 # Seconds that XLA takes for a thousand equations of a program written out, on a CPU with two cores:
 # whole train steps of transformers took 1.1 to 1.3. What an equation costs varies tenfold with what
 # it computes and on what, so this tells a minute from a second and no more.
 SECONDS_PER_THOUSAND = 1.2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a plan was made under.
+
+    Attributes:
+        form: as the user asked.
+        units: whether blocks may be called as units on these arguments.
+        packed: by argument, the stack it stands in and its place there, if the state is packed.
+        kept: results that go back into a packed state, by position.
+    """
+
+    form: Form
+    units: bool
+    packed: Mapping[int, tuple[object, int]] = dataclasses.field(default_factory=dict)
+    kept: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
