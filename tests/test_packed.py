@@ -71,7 +71,7 @@ def linen(layers):
 
     def step(params, opt_state, x):
         def loss(params):
-            return jnp.mean(jnp.square(model.apply(params, x)))
+            return jnp.mean(jnp.square(jnp.asarray(model.apply(params, x))))
 
         value, grads = jax.value_and_grad(loss)(params)
         updates, opt_state = TX.update(grads, opt_state, params)
