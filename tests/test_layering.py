@@ -24,7 +24,7 @@ ORDER = (
     ("_errors",),
     ("_compat",),
     ("_jaxpr",),
-    ("_bits", "_testing", "_units"),
+    ("_bits", "_stacking", "_testing", "_units"),
     ("_chunking",),
     ("_report", "_arguments"),
     ("_check",),

@@ -7,7 +7,7 @@ leaves is one array from call to call. What is one layer's is cut out when `unpa
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from ._check import Rows, Term, Terms, first_difference
 from ._emit import Element, Emitter, Stack, alone, collect
 from ._fold_report import FoldReport, Setting, report
 from ._plan import Options, Plan, Planner, units_serve
+from ._stacking import empty, stacked, take, write
 from ._state_groups import Group, state_groups
 
 State = dict[str, Any]
@@ -134,7 +135,7 @@ class Packed:
         arrays: list[Any] = [None] * len(self._avals)
         for group in self._groups:
             for place, leaf in enumerate(group.leaves):
-                arrays[leaf] = _cut(state[group.name], place)
+                arrays[leaf] = take(state[group.name], place)
         for leaf in self._singles:
             arrays[leaf] = _copy(state[self._paths[leaf]])
         whole = self._layout.join(arrays)
@@ -379,41 +380,14 @@ def _copy(array: Any) -> Any:
 
 
 def _stack(arrays: Sequence[Any]) -> Any:
-    if any(isinstance(array, Tracer) or _is_spec(array) for array in arrays):
+    if not all(isinstance(a, jax.Array) and not isinstance(a, Tracer) for a in arrays):
         return jnp.stack(arrays)
-    return _stacker(_stack_sharding(arrays))(*arrays)
-
-
-def _stack_sharding(arrays: Sequence[Any]) -> Any:
-    shardings = {array.sharding for array in arrays if isinstance(array, jax.Array)}
-    if len(shardings) != 1:
-        return None
-    (sharding,) = shardings
-    if not isinstance(sharding, jax.sharding.NamedSharding):
-        return None
-    return sharding.update(spec=jax.sharding.PartitionSpec(None, *sharding.spec))
-
-
-@functools.cache
-def _stacker(sharding: Any) -> Callable[..., Any]:
-    return jax.jit(lambda *arrays: jnp.stack(arrays), out_shardings=sharding)
-
-
-def _cut(stack: Any, place: int) -> Any:
-    if isinstance(stack, Tracer):
-        return stack[place]
-    # The place is an argument: one program per shape, not one per leaf.
-    sharding = stack.sharding
-    if isinstance(sharding, jax.sharding.NamedSharding):
-        return _cutter(sharding.update(spec=jax.sharding.PartitionSpec(*sharding.spec[1:])))(
-            stack, place
-        )
-    return _cutter(None)(stack, place)
-
-
-@functools.cache
-def _cutter(sharding: Any) -> Callable[..., Any]:
-    def cut(stack: Any, place: Any) -> Any:
-        return jax.lax.dynamic_index_in_dim(stack, place, keepdims=False)
-
-    return jax.jit(cut, out_shardings=sharding)
+    first = arrays[0]
+    places = {(array.sharding, array.committed) for array in arrays}
+    if len(places) > 1:
+        return jnp.stack(arrays)  # says itself what doesn't go together
+    where = stacked(first.sharding) if first.committed else None
+    stack = empty(jax.ShapeDtypeStruct((len(arrays), *first.shape), first.dtype, sharding=where))
+    for place, array in enumerate(arrays):
+        stack = write(stack, array, place)
+    return stack

@@ -91,7 +91,7 @@ class Plan:
     wanted: frozenset[Operand]
     blocks: dict[Hashable, "Plan"]
     repeats: tuple[FoundRepeat, ...]
-    pieces: dict[Value, Piece]
+    pieces: dict[Operand, Piece]
     inner: dict[Equation, dict[str, Any]]
     mismatches: tuple[Mismatch, ...]
 
@@ -130,7 +130,8 @@ class Planner:
     def plan(self, closed: Any, stacked: Stacked | None = None) -> Plan:
         """Plans a closed jaxpr, some of whose arguments may come in stacks."""
         with _no_collection():
-            return self.plan_program(flatten(closed, keep_calls=True), stacked or {})
+            program = flatten(closed, keep_calls=self._options.min_blocks)
+            return self.plan_program(program, stacked or {})
 
     def plan_program(self, program: Program, stacked: Stacked) -> Plan:
         """Plans a program."""
@@ -297,7 +298,7 @@ def _wanted(
     return frozenset(wanted)
 
 
-def _walked(program: Program, steps: Sequence[Step]) -> dict[Value, Piece]:
+def _walked(program: Program, steps: Sequence[Step]) -> dict[Operand, Piece]:
     """Returns the pieces of arrays that loops take as they are."""
     read = {operand for step in steps if isinstance(step, Loop) for operand in _elements(step)}
     return {value: p for value, p in pieces(program.equations).items() if value in read}
@@ -339,7 +340,7 @@ def worth(repeat: FoundRepeat) -> bool:
 def unit_pays(repeat: FoundRepeat) -> bool:
     """Says whether calling a block costs less than writing it out."""
     passed = len(repeat.block.arguments) + len(repeat.block.outputs)
-    return repeat.saved > len(repeat.calls) * passed * _PER_OPERAND + repeat.weight
+    return repeat.saved > len(repeat.calls) * (1 + passed * _PER_OPERAND) + repeat.weight
 
 
 def reads_stacks(loop: Loop, source: Source) -> bool:

@@ -233,7 +233,9 @@ def _convert(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term] |
 
 def _keeps(number: np.ndarray, dtype: Any) -> bool:
     """Says whether a number is the same number, or a plain rounding, in another type."""
-    if jnp.issubdtype(dtype, jax.dtypes.extended) or np.iscomplexobj(number):
+    if jnp.issubdtype(dtype, jax.dtypes.extended):
+        return False
+    if np.iscomplexobj(number) or jnp.issubdtype(dtype, jnp.complexfloating):
         return False
     floats = all(jnp.issubdtype(kind, jnp.floating) for kind in (number.dtype, dtype))
     if floats or not np.isfinite(number):

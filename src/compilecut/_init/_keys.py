@@ -18,6 +18,7 @@ from jax.extend.core import primitives as prim
 
 from .. import _compat
 from .._jaxpr import Equation, Literal, Operand, Value, is_key, resolve
+from .._stacking import put
 
 Host = dict[Value, np.ndarray]
 
@@ -38,15 +39,6 @@ def key_words(keys: np.ndarray) -> np.ndarray:
 def raw(value: np.ndarray) -> np.ndarray:
     """Returns what a program takes for a host value: key words, or the array as it is."""
     return key_words(value) if value.dtype.kind == "V" else value
-
-
-def put(values: Any, place: Any) -> Any:
-    """Puts host values on devices where `jax.transfer_guard` may forbid that the call does it.
-
-    Without a guard they are left to the call, which is several times faster.
-    """
-    guard = jax.config.jax_transfer_guard_host_to_device  # pyright: ignore[reportAttributeAccessIssue]
-    return values if guard in (None, "allow") else jax.device_put(values, place)
 
 
 def to_array(value: Any, aval: Any) -> Any:

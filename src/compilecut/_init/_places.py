@@ -139,17 +139,3 @@ def _committed_to(argument: Any) -> Sharding | None:
     if isinstance(argument, jax.Array):
         return argument.sharding if argument.committed else None
     return getattr(argument, "sharding", None)
-
-
-def stacked(sharding: Sharding | None) -> Sharding | None:
-    """Returns the sharding of a stack of sites: the stack axis whole, the rest as the site."""
-    if isinstance(sharding, NamedSharding):
-        return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
-    return sharding
-
-
-def unstacked(sharding: Sharding) -> Sharding:
-    """Returns the sharding of one site of a stack."""
-    if isinstance(sharding, NamedSharding):
-        return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
-    return sharding

@@ -7,8 +7,9 @@ import jax
 import numpy as np
 
 from .._jaxpr import Value, resolve
+from .._stacking import put
 from ._draw import Block, row_table
-from ._keys import Host, evaluate_host, put, raw, to_array, to_host
+from ._keys import Host, evaluate_host, raw, to_array, to_host
 from ._plan import Plan
 from ._programs import Programs
 

@@ -1,24 +1,18 @@
 """Stacks of sites: what `fan_out="stacks"` returns, and the sink that fills them."""
 
 import difflib
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
-from jax.sharding import NamedSharding, PartitionSpec
 
-from .. import _compat, _errors
-from .._jaxpr import as_weak_as, is_key
-from ._keys import put
-from ._places import leaf_paths, stacked, unstacked
+from .. import _errors
+from .._stacking import empty, stacked, take, write
+from ._places import leaf_paths
 from ._plan import Plan
 
 Slot = tuple[int, int]  # stack, index in it
-_KEPT = 256  # small functions, by shape or sharding; JAX keeps what was compiled of them
 
 
 class _Sites(dict[str, Slot]):
@@ -51,7 +45,7 @@ class Stacks:
         """Returns the pytree that `fan_out="arrays"` would have returned."""
         if not all(isinstance(array, jax.Array) for array in self.arrays):
             raise TypeError("these stacks hold no arrays to unstack (they were mapped or shaped)")
-        leaves = [_take(self.arrays[stack], index) for stack, index in self._slots]
+        leaves = [take(self.arrays[stack], index) for stack, index in self._slots]
         return jax.tree.unflatten(self._tree, leaves)
 
     def tree_flatten(self):
@@ -66,32 +60,6 @@ class Stacks:
     def __repr__(self) -> str:
         shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in self.arrays if hasattr(a, "shape"))
         return f"Stacks({len(self._slots)} leaves in {len(self.arrays)} stacks: {shapes})"
-
-
-def _take(stack: jax.Array, index: int) -> jax.Array:
-    if isinstance(stack, Tracer):
-        return stack[index]
-    # The index is an argument: one program per shape, not one per index.
-    take = _taker(unstacked(stack.sharding) if stack.committed else None)
-    return take(stack, _index(index, stack))
-
-
-def _index(index: int, stack: jax.Array) -> Any:
-    """Returns an index to call with, put where the stack is if need be."""
-    place = stack.sharding
-    if isinstance(place, NamedSharding):
-        place = NamedSharding(place.mesh, PartitionSpec())
-    if not (place.is_fully_addressable and place.is_fully_replicated):
-        return np.int32(index)
-    return put(np.int32(index), place if stack.committed else None)
-
-
-@functools.lru_cache(maxsize=_KEPT)
-def _taker(sharding: Any):
-    def take(stack, index):
-        return jax.lax.dynamic_index_in_dim(stack, index, keepdims=False)
-
-    return jax.jit(take, out_shardings=sharding)
 
 
 class ArraySink:
@@ -130,17 +98,15 @@ class StackSink:
         if group not in self._first:
             self._first[group] = len(self._stacks)
             length = len(self._plan.groups[group].members)
-            self._stacks += [_empty(self._place(leaf, a, length)) for leaf, a in leaves]
+            self._stacks += [empty(self._place(leaf, a, length)) for leaf, a in leaves]
         for stack, (leaf, array) in enumerate(leaves, self._first[group]):
-            index = _index(member, self._stacks[stack])
-            self._stacks[stack] = _write(self._stacks[stack], array, index)
+            self._stacks[stack] = write(self._stacks[stack], array, member)
             self._slots[leaf] = (stack, member)
 
     def put_leaf(self, leaf: int, array: Any) -> None:
         """Takes a leaf that no program had to compute: a stack of its own."""
         self._slots[leaf] = (len(self._stacks), 0)
-        empty = _empty(self._place(leaf, array, 1))
-        self._stacks.append(_write(empty, array, _index(0, empty)))
+        self._stacks.append(write(empty(self._place(leaf, array, 1)), array, 0))
 
     def finish(self) -> Stacks:
         """Returns the filled stacks."""
@@ -170,30 +136,3 @@ def stack_leaves(plan: Plan, result: Any) -> Stacks:
     slots = {leaf: (i, j) for i, row in enumerate(rows) for j, leaf in enumerate(row)}
     arrays = [jnp.stack([leaves[leaf] for leaf in row]) for row in rows]
     return Stacks(arrays, tuple(slots[leaf] for leaf in range(len(leaves))), tree)
-
-
-def _empty(like: jax.ShapeDtypeStruct) -> jax.Array:
-    return _emptier(like)()
-
-
-@functools.lru_cache(maxsize=_KEPT)
-def _emptier(like: jax.ShapeDtypeStruct):
-    if is_key(like.dtype):
-        return _key_emptier(like)
-
-    def zeros():
-        return as_weak_as(jnp.zeros(like.shape, like.dtype), like)
-
-    return jax.jit(zeros, out_shardings=like.sharding)
-
-
-def _key_emptier(like: jax.ShapeDtypeStruct):
-    impl = _compat.key_impl(like.dtype)
-    words = jax.jit(lambda: jnp.zeros((*like.shape, *impl.key_shape), jnp.uint32))
-    return lambda: jax.device_put(jax.random.wrap_key_data(words(), impl=impl), like.sharding)
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def _write(stack: jax.Array, array: jax.Array, index: Any) -> jax.Array:
-    written = jax.lax.dynamic_update_index_in_dim(stack, array, index, 0)
-    return as_weak_as(written, jax.typeof(stack))

@@ -10,6 +10,7 @@ Hence each equation keeps its `Scope`, what a call was passed stays a parameter 
 `evaluate` closes the calls again.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
@@ -22,7 +23,7 @@ from ._program import Equation, Literal, Operand, Passed, Program, Scope, Value
 
 
 def flatten(
-    closed: jex_core.ClosedJaxpr, *, keep_rules: bool = False, keep_calls: bool = False
+    closed: jex_core.ClosedJaxpr, *, keep_rules: bool = False, keep_calls: int | None = None
 ) -> Program:
     """Returns the program of a closed jaxpr, with plain inner calls opened.
 
@@ -30,12 +31,15 @@ def flatten(
         closed: the jaxpr.
         keep_rules: leave calls with derivative rules of their own closed (`custom_jvp`,
             `custom_vjp`, `remat`), so that the program can still be differentiated.
-        keep_calls: leave every call closed: one equation of the jaxpr is one of the program.
+        keep_calls: leave calls closed, but for plain ones that occur fewer times than this where
+            they stand: those are opened for good, and `evaluate` doesn't close them again.
     """
     body, consts = _open(closed)
     arguments = tuple(Value(v.aval) for v in body.invars)
-    closed_calls = _RULED if keep_rules else frozenset()
-    flattener = _Flattener(frozenset(_OPENERS) if keep_calls else closed_calls)
+    if keep_calls is None:
+        flattener = _Flattener(_RULED if keep_rules else frozenset())
+    else:
+        flattener = _Flattener(frozenset(_OPENERS) - {prim.jit_p}, keep_calls)
     outputs = flattener.call(body, consts, arguments, None)
     return Program(arguments, flattener.constants, flattener.equations, tuple(outputs))
 
@@ -84,8 +88,9 @@ def _open(jaxpr: Any) -> _Body:
 class _Flattener:
     """Collects equations and constants while it walks into calls."""
 
-    def __init__(self, closed: frozenset[jex_core.Primitive]):
+    def __init__(self, closed: frozenset[jex_core.Primitive], often: int | None = None):
         self._closed = closed
+        self._often = often  # calls that occur this many times stay calls
         self.equations: list[Equation] = []
         self.constants: dict[Value, Any] = {}
         self._const_values: dict[int, Value] = {}
@@ -102,19 +107,32 @@ class _Flattener:
         def read(atom: Any) -> Operand:
             return self._literal(atom) if isinstance(atom, jex_core.Literal) else env[atom]
 
+        kept = self._occurring_often(body)
         for eqn in body.eqns:
             operands = [read(atom) for atom in eqn.invars]
-            inner = self._inner(eqn)
+            inner = None if kept and self._key(eqn) in kept else self._inner(eqn)
             # A tag on the call (compilation_unit, say) would be lost with the call: keep it closed.
             if inner is None or eqn.ctx.xla_metadata or len(inner[0].invars) != len(operands):
                 results: Iterable[Operand] = self._append(eqn, tuple(operands), scope)
-            elif eqn.primitive in _CALLS:
+            elif eqn.primitive in _CALLS and self._often is None:
                 inside = Scope(eqn.params.get("name", "call"), scope, eqn.source_info)
                 results = self.call(inner[0], inner[1], self._pass(operands, inside), inside)
             else:
                 results = self.call(inner[0], inner[1], operands, scope)
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(atom) for atom in body.outvars]
+
+    def _occurring_often(self, body: Any) -> frozenset[Hashable]:
+        if self._often is None:
+            return frozenset()
+        counts = Counter(self._key(eqn) for eqn in body.eqns if eqn.primitive is prim.jit_p)
+        return frozenset(key for key, count in counts.items() if count >= self._often)
+
+    def _key(self, eqn: Any) -> Hashable:
+        key = self._keys.get(id(eqn))  # jaxprs shared between calls are frozen once
+        if key is None:
+            key = self._keys[id(eqn)] = freeze_equation(eqn)
+        return key
 
     def _inner(self, eqn: Any) -> _Body | None:
         opener = None if eqn.primitive in self._closed else _OPENERS.get(eqn.primitive)
@@ -132,16 +150,13 @@ class _Flattener:
         self, eqn: Any, operands: tuple[Operand, ...], scope: Scope | None
     ) -> tuple[Value, ...]:
         outputs = tuple(Value(v.aval) for v in eqn.outvars)
-        key = self._keys.get(id(eqn))  # jaxprs shared between calls are frozen once
-        if key is None:
-            key = self._keys[id(eqn)] = freeze_equation(eqn)
         self.equations.append(
             Equation(
                 primitive=eqn.primitive,
                 params=eqn.params,
                 inputs=operands,
                 outputs=outputs,
-                key=key,
+                key=self._key(eqn),
                 ctx=eqn.ctx,
                 source_info=eqn.source_info,
                 effects=frozenset(eqn.effects),

@@ -32,7 +32,10 @@ def fingerprints(equations: Sequence[Equation]) -> np.ndarray:
 
 def _loose_key(eqn: Equation) -> Hashable:
     loose = _LOOSE.get(eqn.primitive)
-    key = eqn.key if loose is None else (eqn.primitive, loose(eqn.params), eqn.ctx)
+    if eqn.effects:  # never in a block; its parameters may be functions made anew
+        key: Hashable = (eqn.primitive, eqn.ctx)
+    else:
+        key = eqn.key if loose is None else (eqn.primitive, loose(eqn.params), eqn.ctx)
     return (
         key,
         tuple(_type(operand.aval) for operand in eqn.inputs),

@@ -28,14 +28,18 @@ class Piece:
     place: int
 
 
-def pieces(equations: Iterable[Equation]) -> dict[Value, Piece]:
+def pieces(equations: Iterable[Equation]) -> dict[Operand, Piece]:
     """Returns the values that equations cut out of arrays, piece by piece."""
-    found: dict[Value, Piece] = {}
+    found: dict[Operand, Piece] = {}
     for eqn in equations:
         if eqn.primitive is prim.slice_p:
             piece = _slice(eqn)
             if piece is not None:
                 found[eqn.outputs[0]] = piece
+        elif eqn.primitive is prim.squeeze_p and tuple(eqn.params["dimensions"]) == (0,):
+            piece = found.get(eqn.inputs[0])
+            if piece is not None and piece.size == 1:
+                found[eqn.outputs[0]] = dataclasses.replace(piece, size=0)
         elif eqn.primitive is _compat.unstack_p and eqn.params["axis"] == 0:
             for place, value in enumerate(eqn.outputs):
                 whole = eqn.inputs[0]
