@@ -205,8 +205,11 @@ def _each(terms: Terms, eqn: Any, rows: Rows, **changed: Any) -> Sequence[Term]:
 def _elementwise(terms: Terms, eqn: Any, inputs: Sequence[Term]) -> Sequence[Term] | None:
     lengths = {len(term.elements) for term in inputs if isinstance(term, Rows)} - {1}
     whole = [term for term in inputs if not isinstance(term, Rows) and terms.shape(term)]
-    if not any(isinstance(term, Rows) for term in inputs) or len(lengths) > 1 or whole:
+    if not any(isinstance(term, Rows) for term in inputs) or len(lengths) > 1:
         return None
+    if whole:
+        numbers = [_number(terms, term) for term in inputs]
+        return None if numbers == list(inputs) else terms.apply(eqn, numbers)
     length = lengths.pop() if lengths else 1
     return [
         terms.rows(
@@ -235,12 +238,20 @@ def _keeps(number: np.ndarray, dtype: Any) -> bool:
     """Says whether a number is the same number, or a plain rounding, in another type."""
     if jnp.issubdtype(dtype, jax.dtypes.extended):
         return False
-    if np.iscomplexobj(number) or jnp.issubdtype(dtype, jnp.complexfloating):
+    if np.iscomplexobj(number):
         return False
     floats = all(jnp.issubdtype(kind, jnp.floating) for kind in (number.dtype, dtype))
     if floats or not np.isfinite(number):
         return floats
-    return bool(number.astype(dtype).astype(number.dtype) == number)
+    return bool(np.real(number.astype(dtype)).astype(number.dtype) == number)
+
+
+def _number(terms: Terms, term: Term) -> Term:
+    """An array of one element stands beside a larger one for that element."""
+    inner = term
+    while isinstance(inner, Rows) and len(inner.elements) == 1:
+        inner = inner.elements[0]
+    return term if terms.shape(inner) else inner
 
 
 def _at(term: Term, place: int) -> Term:

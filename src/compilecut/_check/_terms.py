@@ -152,11 +152,11 @@ class Terms:
             return env[atom]
 
         for eqn in body.eqns:
-            outputs = self._apply(eqn, [term(atom) for atom in eqn.invars])
+            outputs = self.apply(eqn, [term(atom) for atom in eqn.invars])
             env.update(zip(eqn.outvars, outputs, strict=True))
         return [term(atom) for atom in body.outvars]
 
-    def _apply(self, eqn: Any, inputs: list[Term]) -> Sequence[Term]:
+    def apply(self, eqn: Any, inputs: list[Term]) -> Sequence[Term]:
         if eqn.primitive in _CALLS:
             return self._placed(eqn, self.read(eqn.params[_CALLS[eqn.primitive]], inputs))
         if eqn.primitive is prim.scan_p and self._opens(eqn):
@@ -202,7 +202,7 @@ class Terms:
         """Returns what an equation with one result, of whole stacks, is for one element."""
         result = eqn.outvars[0].aval
         aval = _Typed(result.shape[1:], result.dtype)
-        return self._apply(_Inner(eqn.primitive, params, (_Result(aval),), eqn), inputs)[0]
+        return self.apply(_Inner(eqn.primitive, params, (_Result(aval),), eqn), inputs)[0]
 
     def _key(self, eqn: Any) -> tuple[Hashable, ...]:
         params = eqn.params

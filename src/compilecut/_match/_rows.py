@@ -21,7 +21,7 @@ MISSING = -1
 # A stretch that shares less than this part of a block's equations is something else.
 ENOUGH = 0.5
 # And one that lacks some of it must be made of little else: a block at the border of a loop is.
-_DENSE = 0.8
+_DENSE = 0.7
 # How many starts that are equally good so far are tried.
 _STARTS = 16
 
