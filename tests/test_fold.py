@@ -180,10 +180,6 @@ def test_under_a_transform(name, form):
     transform = TRANSFORMS[name]
     folded = cc.fold(loss, form=form)
     expected, found = transform(loss), transform(lambda *args: folded(*args))
-    if (name, form) == ("remat", "unit") and jax.__version_info__ >= (0, 11):
-        pytest.xfail(
-            "jax.grad(jax.checkpoint(...)) of `xla_metadata_call` fails an assertion of JAX"
-        )
     if name == "grad of grad":
         # Second derivatives of a block are added up in another order than those of its copies.
         return close(jax.jit(expected)(WS, X), jax.jit(found)(WS, X))

@@ -207,10 +207,6 @@ def test_stacks_of_an_init_are_a_state():
 # --- structure
 
 
-@pytest.mark.xfail(
-    jax.__version_info__ >= (0, 11),
-    reason="a call that JAX inlines late (Optax's bias correction) takes all leaves one by one",
-)
 def test_the_size_does_not_grow_with_depth():
     def size(layers):
         step, args = linen(layers)

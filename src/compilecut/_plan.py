@@ -19,7 +19,6 @@ from ._jaxpr import (
     Equation,
     Operand,
     Program,
-    Value,
     call_effects,
     flatten,
     live_equations,
@@ -40,7 +39,7 @@ from ._match import (
     pieces,
     undivided,
 )
-from ._units import can_be_unit, known_sharded, unit_support
+from ._units import known_sharded, opens, unit_support
 
 Form = Literal["auto", "unit", "scan", "batch"]
 
@@ -202,7 +201,7 @@ class Planner:
         return []
 
     def _can_be_unit(self, repeat: FoundRepeat) -> bool:
-        return self._units and can_be_unit(repeat.block.equations)
+        return self._units and opens(repeat.block.equations)
 
     def _loops(self, repeat: FoundRepeat, source: Source, *, must: bool) -> list[Loop]:
         """Returns the loops that pay; what isn't in stacks yet is stacked only if it must be."""

@@ -6,9 +6,9 @@ undocumented and may change, so support is detected by looking at what XLA made 
 once per process and backend. XLA shares the passes, not the machine code, so a block that is slow
 in LLVM (random numbers) gains little.
 
-The tag has to be on the call alone. `xla_metadata_call` (jax 0.11 on) does just that. Before, there
-is only a context, which also tags every call inside, in derivatives too: there a block must have
-no calls inside once its plain ones are opened, or it can't be a unit.
+The tag has to be on the call alone. A context sets it, which also tags every call inside, in
+derivatives too: so a block's plain calls are opened. One that has other calls inside (a loop, say)
+can be a unit only through `xla_metadata_call` (jax 0.11 on), which tags just the one call.
 """
 
 import dataclasses
@@ -54,7 +54,16 @@ def can_be_unit(equations: Iterable[Any]) -> bool:
     Args:
         equations: the block's, of a jaxpr or of a `Program`.
     """
-    return _compat.xla_metadata_call is not None or all(map(_opens, equations))
+    return _compat.xla_metadata_call is not None or opens(equations)
+
+
+def opens(equations: Iterable[Any]) -> bool:
+    """Says whether a block has no calls inside once its plain ones are opened.
+
+    Only such a block is a unit under every transform: the primitive behind `xla_metadata_call`
+    fails an assertion of JAX's own when a checkpoint around it is differentiated.
+    """
+    return all(map(_opens, equations))
 
 
 def _opens(eqn: Any) -> bool:
@@ -88,23 +97,33 @@ def unit_call(function: Function, name: str) -> Function:
 
     The function must be one of which `can_be_unit` says so.
     """
-    if _compat.xla_metadata_call is not None:
-        return _compat.xla_metadata_call(function, compilation_unit=name)
-    opened: dict[Any, Function] = {}
+    made: dict[Any, Function] = {}
 
     def call(*args: Any) -> list[Any]:
         types = tuple(map(jax.typeof, args))
-        if types not in opened:
-            opened[types] = _without_calls(function, name, args)
-        with set_xla_metadata(compilation_unit=name):
-            return opened[types](*args)
+        if types not in made:
+            made[types] = _make_unit(function, name, args)
+        return made[types](*args)
 
     return call
 
 
-def _without_calls(function: Function, name: str, args: tuple[Any, ...]) -> Function:
-    """Jits a function with the plain calls inside it opened."""
-    program = flatten(jax.make_jaxpr(function)(*args), keep_rules=True)
+def _make_unit(function: Function, name: str, args: tuple[Any, ...]) -> Function:
+    closed = jax.make_jaxpr(function)(*args)
+    if _compat.xla_metadata_call is not None and not opens(closed.jaxpr.eqns):
+        return _compat.xla_metadata_call(function, compilation_unit=name)
+    opened = _without_calls(closed, name)
+
+    def call(*arrays: Any) -> list[Any]:
+        with set_xla_metadata(compilation_unit=name):
+            return opened(*arrays)
+
+    return call
+
+
+def _without_calls(closed: Any, name: str) -> Function:
+    """Jits a block with the plain calls inside it opened."""
+    program = flatten(closed, keep_rules=True)
     equations = [dataclasses.replace(eqn, scope=None) for eqn in program.equations]
 
     def opened(*arrays: Any) -> list[Any]:

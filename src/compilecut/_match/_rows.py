@@ -19,7 +19,7 @@ from ._runs import Run
 
 MISSING = -1
 # A stretch that shares less than this part of a block's equations is something else.
-ENOUGH = 0.5
+ENOUGH = 0.4
 # And one that lacks some of it must be made of little else: a block at the border of a loop is.
 _DENSE = 0.7
 # How many starts that are equally good so far are tried.
