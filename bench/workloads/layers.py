@@ -87,7 +87,7 @@ def make_step(model: Model) -> Callable[..., Any]:
 
     def train_step(params, state, tokens):
         def loss_of(params):
-            logits = model.apply(params, tokens[:, :-1])
+            logits: Any = model.apply(params, tokens[:, :-1])
             picked = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[:, 1:, None], -1)
             return -jnp.mean(picked)
 

@@ -89,13 +89,14 @@ def marked():
     params, apply = build(layers=LAYERS, marked=True)
 
     def loss(params, tokens, key):
-        return apply(params, tokens, key).astype(jnp.float32).sum()
+        logits: Any = apply(params, tokens, key)
+        return logits.astype(jnp.float32).sum()
 
     return gradient(loss), (params, tokens(BATCH, TOKENS), jax.random.key(3))
 
 
 PROGRAMS = [
-    *transformer_programs("linen", build),
-    *reconstruction_programs("linen", build_masked),
+    *transformer_programs("linen", build),  # pyright: ignore[reportArgumentType]
+    *reconstruction_programs("linen", build_masked),  # pyright: ignore[reportArgumentType]
     Program(name="linen-marked-gradient", make=marked, blocks=LAYERS),
 ]

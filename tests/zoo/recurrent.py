@@ -1,5 +1,7 @@
 """Cells called in a Python loop over time: Equinox, linen, nnx, Haiku and by hand."""
 
+from typing import Any
+
 import equinox as eqx
 import flax.linen as nn
 import haiku as hk
@@ -85,7 +87,8 @@ def linen_lstm(layers):
     shapes = jax.eval_shape(model.init, jax.random.key(0), _series())
 
     def loss(params, series):
-        return jnp.square(model.apply(params, series)).mean()
+        outputs: Any = model.apply(params, series)
+        return jnp.square(outputs).mean()
 
     return gradient(loss), (fill(shapes), _series())
 

@@ -55,6 +55,7 @@ def diffrax_solves():
             solution = diffrax.diffeqsolve(
                 term, solver, 0.0, 0.4, 0.1, y, args=w, saveat=diffrax.SaveAt(t1=True), max_steps=8
             )
+            assert solution.ys is not None
             y = solution.ys[0]
         return y
 
