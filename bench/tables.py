@@ -59,6 +59,29 @@ class Entry:
 
 
 ENTRIES = {
+    "depth": (
+        Entry(
+            what="train step of 48 blocks",
+            workload="layers",
+            n=48,
+            ours="packed",
+            usual=("jit", "nn.scan"),
+        ),
+        Entry(
+            what="gradient of 24 residual MLPs",
+            workload="residual",
+            n=24,
+            ours="fold",
+            usual=("jit", "lax.scan"),
+        ),
+        Entry(
+            what="likelihood of 40 Gaussians, with gradient",
+            workload="gaussians",
+            n=40,
+            ours="fold",
+            usual=("jit",),
+        ),
+    ),
     "init": (
         Entry(
             what="init of 224 sites",
@@ -182,7 +205,9 @@ def _entry_lines(record: Record, entry: Entry) -> Iterator[Line]:
         key = (entry.workload, arm, entry.n)
         cold, compiled = (_numbers(record, entry, arm, m) for m in ("cold", "compile"))
         mine = arm == entry.ours
-        name = f"**compilecut: `{arm}`**" if mine else words(entry.workload, arm)
+        label = words(entry.workload, arm)
+        ours = f"**compilecut: {f'`{arm}`' if label == arm else label}**"
+        name = ours if mine else label
         what = "" if arm != entry.usual[0] else entry.what
         if not cold:
             yield what, name, _failure(record, key), *("-" for _ in HEADINGS[3:])
