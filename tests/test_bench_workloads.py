@@ -92,6 +92,7 @@ def test_an_arm_is_one_call():
         "args",
         "runs",
         "compare",
+        "pick",
     }
 
 
