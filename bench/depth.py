@@ -22,9 +22,8 @@ RESULTS = Path(__file__).resolve().parent / "results" / "depth.json"
 
 def rows(deep: tuple[int, int], stack: int, mixture: int, repeat: int) -> list[Row]:
     """What has to run: W5 at two depths and at one layer, a residual stack, a mixture."""
-    one = 1
     return [
-        Row(workload="layers", arm="jit", sizes=(one, *deep), repeat=repeat),
+        Row(workload="layers", arm="jit", sizes=(1, *deep), repeat=repeat),
         Row(workload="layers", arm="fold", sizes=deep[:1], repeat=repeat),
         Row(workload="layers", arm="packed", sizes=deep, repeat=repeat),
         Row(workload="layers", arm="nn.scan", sizes=deep, repeat=repeat),

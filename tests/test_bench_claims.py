@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import chunks as bench_chunks
+import depth as bench_depth
 import init as bench_init
 import pytest
 
@@ -43,7 +44,13 @@ def chunks_figures() -> list[Figure]:
     return bench_chunks.figures_of(as_if_run(bench_chunks.rows(8, flat, 1)), 8, flat)
 
 
-@pytest.mark.parametrize("make", [init_figures, chunks_figures])
+def depth_figures() -> list[Figure]:
+    """The figures of `bench/depth.py` on such a record."""
+    sizes = ((48, 96), 24, 40)
+    return bench_depth.figures_of(as_if_run(bench_depth.rows(*sizes, 1)), *sizes)
+
+
+@pytest.mark.parametrize("make", [init_figures, chunks_figures, depth_figures])
 def test_rows_measure_every_figure(make):
     found = make()
     assert all(figure.measured is not None for figure in found)
@@ -51,25 +58,32 @@ def test_rows_measure_every_figure(make):
 
 
 def test_equal_times_hold_no_promise_of_less_time():
-    promised = [f for f in init_figures() + chunks_figures() if f.at_least is not None]
-    assert [f.at_least for f in promised] == [20, 3, 5, 5, 5, 5, 4]
+    figures = init_figures() + chunks_figures() + depth_figures()
+    promised = [f for f in figures if f.at_least is not None]
+    assert [f.at_least for f in promised] == [20, 3, 5, 5, 5, 5, 4, 6, 12, 2.5, 4, 5, 5]
     assert not any(figure.holds for figure in promised)
 
 
 def test_rows_name_arms_that_exist():
-    for row in [*bench_init.rows(32, 24, (8, 64), 3), *bench_chunks.rows(8, (2, 32), 3)]:
+    rows = [*bench_init.rows(32, 24, (8, 64), 3), *bench_chunks.rows(8, (2, 32), 3)]
+    for row in [*rows, *bench_depth.rows((48, 96), 24, 40, 3)]:
         assert [cell.n for cell in row.cells()] == list(row.sizes)
 
 
 @pytest.mark.parametrize(
-    "rows", [bench_init.rows(32, 24, (8, 64), 3), bench_chunks.rows(8, (2, 32), 3)]
+    "rows",
+    [
+        bench_init.rows(32, 24, (8, 64), 3),
+        bench_chunks.rows(8, (2, 32), 3),
+        bench_depth.rows((48, 96), 24, 40, 3),
+    ],
 )
 def test_slow_arms_get_as_many_samples_as_ours(rows):
     assert {row.repeat for row in rows} == {3}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bench", ["init", "chunks"])
+@pytest.mark.parametrize("bench", ["init", "chunks", "depth"])
 def test_tiny_bench_runs_from_end_to_end(tmp_path: Path, bench: str):
     out = tmp_path / "out.json"
     command = [sys.executable, str(ROOT / "bench" / f"{bench}.py"), "--tiny", "--out", str(out)]
