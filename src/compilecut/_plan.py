@@ -35,6 +35,7 @@ from ._match import (
     as_loops,
     element_sources,
     find,
+    only_moves,
     order,
     pieces,
     undivided,
@@ -333,7 +334,7 @@ def _places(jaxpr: Any) -> bool:
 
 def worth(repeat: FoundRepeat) -> bool:
     """Says whether a repeat could pay in some form."""
-    return repeat.saved >= _WORTH_A_LOOK
+    return repeat.saved >= _WORTH_A_LOOK and not only_moves(repeat.block.equations)
 
 
 def unit_pays(repeat: FoundRepeat) -> bool:

@@ -6,6 +6,7 @@
 """
 
 from ._align import align as align
+from ._elementwise import only_moves as only_moves
 from ._find import Found as Found
 from ._find import find as find
 from ._fingerprint import fingerprints as fingerprints

@@ -36,3 +36,8 @@ def is_elementwise(equations: Any) -> bool:
         )
         for eqn in equations
     )
+
+
+def only_moves(equations: Any) -> bool:
+    """Says whether equations compute nothing and only move whole arrays."""
+    return all(eqn.primitive in _MOVES for eqn in equations)
