@@ -94,35 +94,70 @@ def _grow(index: Index, run: Run, start: int, free: np.ndarray) -> Rows:
     period, count = run.period, (run.stop - start) // run.period
     whole = [np.arange(start + i * period, start + (i + 1) * period) for i in range(count)]
     block = whole[0]
-    before = list(_grow_backward(index, block, start, free))
-    after = list(_grow_forward(index, block, start + count * period, free))
+    links = _links(index, whole[0], whole[1])
+    before = list(_grow_backward(index, block, start, free, links))
+    after = list(_grow_forward(index, block, whole[-1], free, links))
     table = np.stack([*before[::-1], *whole, *after])
     return Rows(table, len(before) + count // 2)
 
 
-def _grow_forward(index: Index, block: np.ndarray, stop: int, free: np.ndarray):
+# What flows from one row to the next: (slot, result) to (slot, operand).
+Links = frozenset[tuple[int, int, int, int]]
+
+
+def _links(index: Index, first: np.ndarray, second: np.ndarray) -> Links:
+    slot_of = {int(position): slot for slot, position in enumerate(first) if position != MISSING}
+    found = set()
+    for slot, position in enumerate(second):
+        if position == MISSING:
+            continue
+        for number, operand in enumerate(index.equations[int(position)].inputs):
+            made = index.producer.get(operand)
+            if made is not None and made[0] in slot_of:
+                found.add((slot_of[made[0]], made[1], slot, number))
+    return frozenset(found)
+
+
+def _belongs(
+    index: Index, row: np.ndarray, neighbours: tuple[np.ndarray, np.ndarray], links: Links
+) -> bool:
+    """Says whether a row is one of the loop: whole, or linked to its neighbour as others are.
+
+    Blocks that hand nothing on have no border blocks that lack something: what looks like one is
+    part of something else.
+    """
+    return MISSING not in row or not links.isdisjoint(_links(index, *neighbours))
+
+
+def _grow_forward(
+    index: Index, block: np.ndarray, last: np.ndarray, free: np.ndarray, links: Links
+) -> Iterator[np.ndarray]:
     names = index.names[block].tolist()
     while True:
+        stop = int(last.max()) + 1
         window = _window(range(stop, len(index.equations)), 2 * len(block), free)
         row = _whole(index, block, window)
         if row is None:
             row = _match(index, block, window, align(names, index.names[window].tolist()))
-        if row is None:
+        if row is None or not _belongs(index, row, (last, row), links):
             return
         yield row
-        stop = int(row.max()) + 1
+        last = row
 
 
-def _grow_backward(index: Index, block: np.ndarray, start: int, free: np.ndarray):
+def _grow_backward(
+    index: Index, block: np.ndarray, start: int, free: np.ndarray, links: Links
+) -> Iterator[np.ndarray]:
     names = index.names[block].tolist()
-    size = len(block)
+    size, first = len(block), block
     while True:
         window = _window(range(start - 1, -1, -1), 2 * size, free)
         pairs = align(names[::-1], index.names[window].tolist())
         row = _match(index, block, window, [(size - 1 - slot, place) for slot, place in pairs])
-        if row is None:
+        if row is None or not _belongs(index, row, (row, first), links):
             return
         yield row
+        first = row
         start = int(row[row != MISSING].min())
 
 
