@@ -397,7 +397,7 @@ def test_a_state_of_other_types_names_the_leaf():
     other = {**PARAMS, "layers": [*WS[:-1], jnp.ones((8, 9))]}
     with pytest.raises(cc.InputError, match=f"leaf 0/layers/{N - 1} "):
         packed.pack(other)
-    with pytest.raises(cc.InputError, match="structure departs"):
+    with pytest.raises(cc.InputError, match="differs at leaf"):
         packed.pack({"layers": WS})
 
 
@@ -414,3 +414,77 @@ def test_counting_equations_of_the_packed_step():
     packed = packed_sgd()
     state = packed.pack(PARAMS)
     assert count_equations(packed, state, X) < count_equations(sgd, PARAMS, X) / 2
+
+
+def test_numbers_in_a_state_are_data():
+    """A plain step counter, as Flax's `TrainState` holds it."""
+
+    def step(count, ws, x):
+        for w in ws:
+            x = x + jnp.tanh(x @ w)
+        return count + 1, [w * 0.9 for w in ws], x.sum()
+
+    ws = list(jax.random.normal(jax.random.key(0), (4, 4, 4)))
+    packed = cc.fold(step).packed(0, ws, ws[0], state=2)
+    state, total = packed(packed.pack(0, ws), ws[0])
+    for _ in range(2):
+        state, total = packed(state, ws[0])
+    count, new = packed.unpack(state)
+    assert count == 3
+    assert len(new) == len(ws)
+    assert jnp.isfinite(total)
+
+
+def test_a_state_from_numpy_unpacks():
+    ws = list(jax.random.normal(jax.random.key(0), (4, 4, 4)))
+    packed = cc.fold(lambda ws, x: [w + x for w in ws]).packed(ws, 1.0, state=1)
+    state = {name: np.asarray(leaf) for name, leaf in packed.pack(ws).items()}
+    assert all(np.array_equal(a, b) for a, b in zip(packed.unpack(state), ws, strict=True))
+
+
+def test_a_packed_state_of_another_type_is_refused():
+    ws = list(jax.random.normal(jax.random.key(0), (4, 4, 4)))
+    packed = cc.fold(lambda ws, x: [w + x for w in ws]).packed(ws, 1.0, state=1)
+    state = {name: leaf.astype(jnp.bfloat16) for name, leaf in packed.pack(ws).items()}
+    for use in (packed.unpack, lambda state: packed(state, 1.0)):
+        with pytest.raises(cc.InputError, match="bfloat16"):
+            use(state)
+
+
+def test_swapped_state_is_refused():
+    def step(a, b, x):
+        return a, b, x
+
+    arrays = {"w": jnp.ones(3)}, [jnp.ones(2)]
+    packed = cc.fold(step).packed(*arrays, jnp.ones(1), state=2)
+    with pytest.raises(cc.InputError, match="0/w"):
+        packed.pack(*arrays[::-1])
+    with pytest.raises(cc.InputError, match="state"):
+        cc.fold(step).packed(*arrays, jnp.ones(1), state=True)
+    with pytest.raises(cc.InputError, match="function"):
+        cc.fold(3)  # pyright: ignore[reportArgumentType]
+
+
+def _decayed(params, x):
+    return jax.tree.map(lambda a: (jnp.sin(a) * 0.7 - a * 0.1).astype(a.dtype), params), x
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        [jnp.full((2,) if i % 2 else (3,), 1.0 + i) for i in range(6)],
+        [jnp.full((2,) if i < 3 else (3,), 1.0 + i) for i in range(6)],
+        [jnp.full(3, 1.0 + i, jnp.bfloat16 if i % 2 else jnp.float32) for i in range(6)],
+        {"a": {"b": jnp.zeros(3)}, "a/b": jnp.full(3, 5.0)},
+        {"0": jnp.zeros(2), "3": jnp.ones(2), "7": jnp.full(2, 2.0), "*": jnp.full(2, 3.0)},
+        [{"a": jnp.full(3, 1.0 + i), "b": jnp.full((2, i % 2 + 1), 2.0 + i)} for i in range(8)],
+    ],
+    ids=["alternating", "in a row", "dtypes", "slash", "star", "nested"],
+)
+def test_leaves_whose_names_are_alike_stay_apart(params):
+    packed = cc.fold(_decayed, check=True).packed(params, X, state=1)
+    state = packed.pack(params)
+    back = packed.unpack(state)
+    assert jax.tree.all(jax.tree.map(np.array_equal, back, params))
+    state, _ = packed(state, X)
+    close(jax.jit(_decayed)(params, X)[0], packed.unpack(state))

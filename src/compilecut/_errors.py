@@ -310,6 +310,11 @@ def _where(body: Any) -> str:
 # --- fold
 
 
+def not_a_function(wrapper: str, fn: Any) -> InputError:
+    """Something else than a function to wrap."""
+    return InputError(f"`{wrapper}` wraps a function, not {fn!r} of type {type(fn).__name__}.")
+
+
 def bad_min_blocks(min_blocks: Any) -> InputError:
     """Fewer than two blocks don't repeat."""
     return InputError(f"`min_blocks` must be an integer of at least 2, not {min_blocks!r}.")
@@ -350,8 +355,9 @@ def state_not_returned(name: str, count: int, results: Any) -> InputError:
 def other_state_structure(name: str, path: str) -> InputError:
     """A state of another structure than the one the step was made for."""
     return InputError(
-        f"this is no state of {name}: its structure departs at leaf {path or '(none)'}. A step "
-        "takes and returns a state of one structure, with the same static leaves."
+        f"this is no state of {name}: it differs at leaf {path or '(no array)'}. The "
+        "first arguments of a step and its first results must be alike: the same containers, and "
+        "arrays where there were arrays. `state` says how many of them there are."
     )
 
 

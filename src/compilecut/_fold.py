@@ -51,7 +51,9 @@ def fold(
         fn: the function. Arrays in its arguments are data; everything else (numbers, strings,
             functions) is static, and a new value means a new trace, as with `eqx.filter_jit`.
         form: how repeats are emitted. "unit" calls one compiled block, "scan" loops over stacks,
-            "auto" takes what pays for each repeat, and leaves those that don't pay as written.
+            "batch" runs independent blocks on whole stacks or loops over them; "auto" takes what
+            pays for each repeat, and leaves those that don't pay as written. Where XLA can't
+            compile a block as a unit, "unit" means "scan".
         min_blocks: how many blocks make a repeat.
         check: compare each folded program with the original, equation by equation, before it is
             used. One that doesn't check is not used, with a warning.
@@ -67,7 +69,8 @@ def fold(
         - Under compile options as they are, the bits may differ from those of the program as
           written, because XLA fuses and reassociates across blocks that it no longer sees as one
           piece. `compilecut.testing.assert_equivalent` compares without these.
-        - A Python number among the arguments is static: pass a step counter as an array.
+        - A Python number among the arguments is static, where `jax.jit` traces it: each new value
+          is a new trace and a new compile. Pass a step counter or a learning rate as an array.
         - Blocks at the ends of a differentiated loop lack some equations. These are computed there
           too, on zeros, and dropped; `jax_debug_nans` may see them.
     """
@@ -75,6 +78,8 @@ def fold(
         return functools.partial(fold, form=form, min_blocks=min_blocks, check=check)
     if isinstance(fn, Folded):
         return fn
+    if not callable(fn):
+        raise _errors.not_a_function("fold", fn)
     return Folded(fn, Options(form=_form(form), min_blocks=_blocks(min_blocks)), check)
 
 
@@ -148,7 +153,7 @@ class Folded:
         Raises:
             InputError: the function returns another state than it takes; the leaf is named.
         """
-        if not isinstance(state, int) or not 0 < state <= len(args):
+        if type(state) is not int or not 0 < state <= len(args):
             raise _errors.bad_state_count(self._name, state, len(args))
         return Packed(self._jaxpr, self._name, self._options, self._check, args, state)
 

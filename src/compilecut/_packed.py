@@ -16,7 +16,7 @@ import numpy as np
 from jax.core import Tracer
 
 from . import _compat, _errors
-from ._arguments import Layout, split
+from ._arguments import Layout, is_array, split
 from ._check import Rows, Term, Terms, first_difference
 from ._emit import Element, Emitter, Stack, alone, collect
 from ._fold_report import FoldReport, Setting, report
@@ -31,7 +31,8 @@ class Packed:
     """A folded step whose state is held in stacks. Made by `Folded.packed`.
 
     A packed state is a plain dict of arrays, by path: `"0/params/Block_*/kernel"` holds the kernels
-    of all blocks along a new leading axis, `"0/params/Embed_0/embedding"` one leaf as it is.
+    of all blocks along a new leading axis, `"0/params/Embed_0/embedding"` one leaf as it is. The
+    number in front is that of the argument. Python numbers in a state become arrays.
     Checkpoint it as any dict.
     """
 
@@ -49,9 +50,10 @@ class Packed:
         self._options = options
         self._check = check
         self._count = state
-        arrays, self._layout = split(tuple(args[:state]))
+        start = _as_arrays(args[:state])
+        arrays, self._layout = split(start)
         self._avals = [jax.typeof(array) if not _is_spec(array) else array for array in arrays]
-        self._paths = _paths(args[:state])
+        self._paths = _paths(start)
         types = [(tuple(a.shape), a.dtype) for a in self._avals]
         self._groups = state_groups(self._paths, types, options.min_blocks)
         self._steps: dict[int, tuple[Any, _Step]] = {}
@@ -121,6 +123,7 @@ class Packed:
             raise _errors.state_count(self._name, self._count, len(state))
         # `Stacks` lie higher up than this module: known by what they do.
         state = tuple(s.unstack() if hasattr(type(s), "unstack") else s for s in state)
+        state = _as_arrays(state)
         arrays, layout = split(state)
         self._check_layout(layout, state)
         self._check_types(arrays)
@@ -131,7 +134,7 @@ class Packed:
 
     def unpack(self, state: State) -> Any:
         """Returns the state's arguments as the function takes them: a tuple, or the only one."""
-        state = self._checked(state)
+        state = {name: _on_device(leaf) for name, leaf in self._checked(state).items()}
         arrays: list[Any] = [None] * len(self._avals)
         for group in self._groups:
             for place, leaf in enumerate(group.leaves):
@@ -154,7 +157,21 @@ class Packed:
         expected += [self._paths[leaf] for leaf in self._singles]
         if not isinstance(state, dict) or set(state) != set(expected):
             raise _errors.not_a_packed_state(self._name, expected, state)
+        for name, (shape, dtype) in self._packed_types().items():
+            given = state[name]
+            if (tuple(given.shape), given.dtype) != (shape, dtype):
+                wanted = jax.ShapeDtypeStruct(shape, dtype)
+                raise _errors.other_state_type(self._name, name, wanted, given)
         return {name: state[name] for name in expected}
+
+    def _packed_types(self) -> dict[str, tuple[tuple[int, ...], Any]]:
+        types = {self._paths[leaf]: ((), leaf) for leaf in self._singles}
+        types |= {g.name: ((len(g.leaves),), g.leaves[0]) for g in self._groups}
+        avals = self._avals
+        return {
+            name: ((*ahead, *avals[leaf].shape), avals[leaf].dtype)
+            for name, (ahead, leaf) in types.items()
+        }
 
     def _check_layout(self, layout: Layout, state: Any) -> None:
         if layout != self._layout:
@@ -349,18 +366,32 @@ def _is_spec(leaf: Any) -> bool:
 
 
 def _paths(state: Sequence[Any]) -> list[str]:
-    from ._arguments import is_array
-
+    """Returns the path of each array, no two alike: a key may hold the sign between keys."""
     leaves = jax.tree_util.tree_leaves_with_path(tuple(state))
     keystr = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
-    return [keystr(path) for path, leaf in leaves if is_array(leaf) or hasattr(leaf, "weak_type")]
+    found: dict[str, None] = {}
+    for path, leaf in leaves:
+        if is_array(leaf) or hasattr(leaf, "weak_type"):
+            name = keystr(path)
+            while name in found:
+                name += "'"
+            found[name] = None
+    return list(found)
 
 
 def _first_other_path(expected: Sequence[str], given: Sequence[str]) -> str:
-    pairs = zip(expected, given, strict=False)
-    differing = (b for a, b in pairs if a != b)
-    longer = expected if len(expected) > len(given) else given
-    return next(differing, longer[min(len(expected), len(given))] if longer else "")
+    missing = [path for path in expected if path not in set(given)]
+    added = [path for path in given if path not in set(expected)]
+    return next(iter([*missing, *added]), "")
+
+
+def _as_arrays(state: Sequence[Any]) -> tuple[Any, ...]:
+    """Numbers in a state change from step to step, so they are data: a step counter, say."""
+
+    def convert(leaf: Any) -> Any:
+        return jnp.asarray(leaf) if type(leaf) in (int, float, complex) else leaf
+
+    return tuple(jax.tree.map(convert, tuple(state)))
 
 
 def _joined(state: Layout, rest: Layout) -> Layout:
@@ -372,6 +403,10 @@ def _joined(state: Layout, rest: Layout) -> Layout:
         ]
     )
     return Layout(tree, state.arrays + rest.arrays, state.statics + rest.statics)
+
+
+def _on_device(leaf: Any) -> Any:
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
 def _copy(array: Any) -> Any:

@@ -15,30 +15,45 @@ class Group:
     """Leaves of one type that are held as one stack.
 
     Attributes:
-        name: their path with `*` for the number that differs.
-        stack: the parts of the path before and after that number.
+        name: their path with `*` for the number that differs; with their type where another group
+            or a leaf has that name. No two groups share a name.
+        stack: the path before that number, and what tells the group from others that share it.
         leaves: positions of the leaves, in the order of their numbers.
     """
 
     name: str
-    stack: tuple[str, str]
+    stack: tuple[str, Hashable]
     leaves: tuple[int, ...]
 
 
-def state_groups(paths: Sequence[str], types: Sequence[Hashable], least: int) -> list[Group]:
+def state_groups(
+    paths: Sequence[str], types: Sequence[tuple[tuple[int, ...], Any]], least: int
+) -> list[Group]:
     """Returns the groups of at least `least` leaves; no leaf is in two."""
     candidates: dict[Any, dict[int, int]] = {}
     for leaf, (path, kind) in enumerate(zip(paths, types, strict=True)):
         for found in re.finditer(r"\d+", path):
-            stack = (path[: found.start()], path[found.end() :])
-            candidates.setdefault((stack, kind), {}).setdefault(int(found.group()), leaf)
-    groups, taken = [], set()
-    for (stack, _), members in sorted(candidates.items(), key=_largest_first):
+            around = (path[: found.start()], path[found.end() :])
+            candidates.setdefault((around, kind), {}).setdefault(int(found.group()), leaf)
+    groups, taken, names = [], set(), set(paths)
+    for ((before, after), kind), members in sorted(candidates.items(), key=_largest_first):
         leaves = [leaf for _, leaf in sorted(members.items()) if leaf not in taken]
         if len(leaves) >= least and len(leaves) == len(members):
             taken.update(leaves)
-            groups.append(Group(name="*".join(stack), stack=stack, leaves=tuple(leaves)))
+            name = _free_name(f"{before}*{after}", kind, names)
+            groups.append(Group(name=name, stack=(before, (after, kind)), leaves=tuple(leaves)))
     return sorted(groups, key=lambda group: min(group.leaves))
+
+
+def _free_name(name: str, kind: tuple[tuple[int, ...], Any], names: set[str]) -> str:
+    """Returns a name that nothing has yet, and notes it."""
+    if name in names:
+        shape, dtype = kind
+        name = f"{name} {dtype}[{','.join(map(str, shape))}]"
+    while name in names:
+        name += "'"
+    names.add(name)
+    return name
 
 
 def _largest_first(item: tuple[Any, dict[int, int]]) -> tuple[int, int]:
