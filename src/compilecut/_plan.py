@@ -301,7 +301,10 @@ def _wanted(
 def _walked(program: Program, steps: Sequence[Step]) -> dict[Operand, Piece]:
     """Returns the pieces of arrays that loops take as they are."""
     read = {operand for step in steps if isinstance(step, Loop) for operand in _elements(step)}
-    return {value: p for value, p in pieces(program.equations).items() if value in read}
+    found = pieces(program.equations)
+    walked = {piece.whole for value, piece in found.items() if value in read}
+    # Other pieces of these arrays too: a piece is cut out only if something wants it alone.
+    return {value: piece for value, piece in found.items() if piece.whole in walked}
 
 
 def _needed(program: Program) -> list[Equation]:
