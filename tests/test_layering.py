@@ -33,6 +33,7 @@ ORDER = (
     ("_emit",),
     ("_state_groups",),
     ("_fold_report",),
+    ("_packed_step",),
     ("_packed",),
     ("_fold",),
     ("_init",),

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from generated_programs import folded
 
+import compilecut as cc
 from compilecut._jaxpr import flatten
-from compilecut._match import block_key
+from compilecut._match import Call, block_key, can_run
 from compilecut._match._align import align
 from compilecut._match._runs import find_runs
+from compilecut._plan import Planner
 
 small = st.lists(st.integers(0, 3), max_size=40)
 
@@ -166,3 +168,41 @@ def test_what_is_the_same_in_every_block_is_computed_once():
     (repeat,) = fold.plan.repeats
     assert len(repeat.calls) == 8
     assert len(repeat.shared) == 7 * 2
+
+
+def test_a_whole_call_may_not_run_between_the_parts_of_another():
+    """Each has an order beside single equations; together they wait for each other."""
+
+    def program(x):
+        b1 = jnp.sin(x)
+        a1 = jnp.cos(x)
+        a2 = a1 * b1
+        b2 = b1 + a1
+        return a2, b2
+
+    traced = flatten(jax.make_jaxpr(program)(X), keep_calls=True)
+    (b1,), (a1,), (a2,), (b2,) = (eqn.outputs for eqn in traced.equations)
+    x = traced.arguments[0]
+    divided = Call(inputs=(x, a1), outputs=(b1, b2), positions=(0, 3))
+    whole = Call(inputs=(x, b1), outputs=(a1, a2), positions=(1, 2))
+    assert can_run(traced, {}, [(whole,)])
+    assert can_run(traced, {}, [(divided,)])
+    assert not can_run(traced, {}, [(divided,), (whole,)])
+
+
+def test_a_later_call_is_neither_traced_nor_planned_again(monkeypatch):
+    calls = []
+
+    def program(ws, x):
+        calls.append(1)
+        return mlp(ws, x)
+
+    ws = list(jax.random.normal(jax.random.key(0), (8, 4, 4)))
+    fold = cc.fold(program)
+    first = fold(ws, ws[0])
+    monkeypatch.setattr(Planner, "plan", None)
+    assert fold(ws, ws[0]) == first
+    assert len(calls) == 1
+    with jax.default_matmul_precision("highest"), pytest.raises(TypeError):
+        fold(ws, ws[0])  # another setting is another trace and another plan
+    assert len(calls) == 2

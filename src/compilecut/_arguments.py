@@ -66,6 +66,12 @@ class Static:
         return hash(self._key())
 
 
+def type_of(array: Any) -> Hashable:
+    """Returns the type of an array; a type or another description of one as it is."""
+    described = isinstance(array, (jax.ShapeDtypeStruct, jax.core.ShapedArray))
+    return array if described else jax.typeof(array)
+
+
 def split(tree: Any) -> tuple[list[Any], Layout]:
     """Returns the arrays of a pytree, and what is left without them."""
     leaves, structure = jax.tree.flatten(tree)
@@ -73,9 +79,3 @@ def split(tree: Any) -> tuple[list[Any], Layout]:
     data = [leaf for leaf, array in zip(leaves, arrays, strict=True) if array]
     rest = [Static(leaf) for leaf, array in zip(leaves, arrays, strict=True) if not array]
     return data, Layout(structure, arrays, tuple(rest))
-
-
-def array_paths(tree: Any) -> list[str]:
-    """Returns the paths of the arrays of a pytree, in order."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return [jax.tree_util.keystr(path) for path, leaf in leaves if is_array(leaf)]

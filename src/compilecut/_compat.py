@@ -6,7 +6,7 @@ Each name says what it stands for, why the public interface doesn't serve, and w
 from typing import Any
 
 import jax
-from jax._src import callback, core, debugging, dispatch, tree_util
+from jax._src import callback, config, core, debugging, dispatch, tree_util
 from jax._src import xla_metadata as xla_metadata_internal
 from jax._src.lax import lax as lax_internal
 from jax._src.named_sharding import UnspecifiedValue
@@ -104,6 +104,14 @@ def tracing() -> bool:
     An outer `jit` of a function without arguments gives no tracer to look at.
     """
     return not core.trace_state_clean()
+
+
+def trace_context() -> Any:
+    """Returns a key of all settings that a trace depends on (precision, x64, the mesh, ...).
+
+    What was traced under one is not what a trace under another would give.
+    """
+    return config.trace_context()
 
 
 def outside_traces() -> Any:

@@ -1,7 +1,7 @@
 """`fold`: a function as written, its repeated structure compiled once.
 
     trace ──► find ──► prove ──► choose ──► emit
-    _traced   _match/  _match/   _plan.py   _emit/
+    _fold.py  _match/  _match/   _plan.py   _emit/
 
 The function is traced once per types of its arrays and values of everything else; the plan is
 remembered. Nothing here knows how any of it works: read `_match/_find.py` next.
@@ -10,7 +10,7 @@ remembered. Nothing here knows how any of it works: read `_match/_find.py` next.
 import functools
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -18,12 +18,13 @@ from jax.core import Tracer
 from jax.extend import core as jex_core
 
 from . import _compat, _errors
-from ._arguments import Layout, split
+from ._arguments import Layout, split, type_of
 from ._check import first_difference
 from ._emit import Emitter
 from ._fold_report import FoldReport, Setting, report
 from ._packed import Packed
 from ._plan import Form, Options, Plan, Planner, units_serve
+from ._units import known_sharded
 
 
 def fold(
@@ -108,8 +109,7 @@ class Folded:
         self._options = options
         self._check = check
         self._flat: dict[Layout, _Flat] = {}
-        # By traced jaxpr, which the run keeps alive, and whether its blocks may be units.
-        self._runs: dict[tuple[int, bool], _Run] = {}
+        self._runs: dict[Hashable, _Run] = {}  # by all of a call that a trace depends on
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns what the function returns."""
@@ -165,17 +165,18 @@ class Folded:
 
     def trace(self, arrays: list[Any], layout: Layout) -> "_Run":
         """Traces and plans, or remembers: one `_Run` per types of arrays and static values."""
-        closed, results = self._jaxpr(arrays, layout)
-        units = units_serve(closed, arrays)
-        run = self._runs.get((id(closed), units))
-        if run is None:
-            run = self._make_run(closed, results, units)
-            if not any(isinstance(const, Tracer) for const in closed.consts):
-                self._runs[id(closed), units] = run
-        return run
+        types = tuple(map(type_of, arrays))
+        key = (layout, types, known_sharded(arrays), _compat.trace_context())
+        if key not in self._runs:
+            run = self._make_run(arrays, layout)
+            if any(isinstance(const, Tracer) for const in run.closed.consts):
+                return run  # it closes over what another trace will not have
+            self._runs[key] = run
+        return self._runs[key]
 
-    def _make_run(self, closed: Any, results: Layout, units: bool) -> "_Run":
-        plan = Planner(self._options, units=units).plan(closed)
+    def _make_run(self, arrays: list[Any], layout: Layout) -> "_Run":
+        closed, results = self._jaxpr(arrays, layout)
+        plan = Planner(self._options, units=units_serve(closed, arrays)).plan(closed)
         run = _Run(closed, plan, results)
         if self._check and plan.folds:
             difference = first_difference(closed, run.emitted())
@@ -205,9 +206,12 @@ class _Flat:
 
     def trace(self, arrays: list[Any]) -> tuple[Any, Layout]:
         """Returns the closed jaxpr, the same for the same types and settings, and the results."""
+        self._last = None
         closed: Any = self._jit.trace(*arrays).jaxpr
         if id(closed) not in self._results:
-            assert self._last is not None, "a new jaxpr means that the function was called"
+            if self._last is None:  # JAX had the trace; what came beside the arrays, it hadn't
+                jax.eval_shape(lambda *given: self._function(*given), *arrays)
+            assert self._last is not None
             self._results[id(closed)] = (closed, self._last)
         layout = self._results[id(closed)][1]
         if len(closed.in_avals) != len(arrays):  # it closes over tracers: they become constants

@@ -5,9 +5,8 @@ slices per leaf; a program with one output per leaf costs compile time for each.
 leaves is one array from call to call. What is one layer's is cut out when `unpack` is asked.
 """
 
-import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
@@ -16,15 +15,13 @@ import numpy as np
 from jax.core import Tracer
 
 from . import _compat, _errors
-from ._arguments import Layout, is_array, split
-from ._check import Rows, Term, Terms, first_difference
-from ._emit import Element, Emitter, Stack, alone, collect
+from ._arguments import Layout, is_array, split, type_of
 from ._fold_report import FoldReport, Setting, report
-from ._plan import Options, Plan, Planner, units_serve
+from ._packed_step import PackedStep, State
+from ._plan import Options, Planner, units_serve
 from ._stacking import empty, stacked, take, write
-from ._state_groups import Group, state_groups
-
-State = dict[str, Any]
+from ._state_groups import places, state_groups
+from ._units import known_sharded
 
 
 class Packed:
@@ -52,14 +49,16 @@ class Packed:
         self._count = state
         start = _as_arrays(args[:state])
         arrays, self._layout = split(start)
-        self._avals = [jax.typeof(array) if not _is_spec(array) else array for array in arrays]
+        self._avals: list[Any] = list(map(type_of, arrays))
         self._paths = _paths(start)
+        self._sharded = known_sharded(arrays)
         types = [(tuple(a.shape), a.dtype) for a in self._avals]
         self._groups = state_groups(self._paths, types, options.min_blocks)
-        self._steps: dict[int, tuple[Any, _Step]] = {}
+        self._steps: dict[Hashable, PackedStep] = {}  # by all of a call that a trace depends on
         rest, layout = split(tuple(args[state:]))
-        self._rest = ([a if _is_spec(a) else jax.typeof(a) for a in rest], layout)
+        self._rest = (list(map(type_of, rest)), layout)
         self._settle(args)
+        self._types = self._packed_types()
 
     # --- the step
 
@@ -98,12 +97,12 @@ class Packed:
         setting = Setting(
             form=self._options.form,
             units=step.units,
-            packed=_places(step.groups),
+            packed=places(step.groups),
             kept=frozenset(leaf for group in step.groups for leaf in group.leaves),
         )
         return report(self._name, step.plan, step.written, step.folded(), setting)
 
-    def _results(self, new: State, others: list[Any], step: "_Step") -> Any:
+    def _results(self, new: State, others: list[Any], step: PackedStep) -> Any:
         values = step.others.join(others)
         return (new, *values) if step.more else new
 
@@ -153,16 +152,14 @@ class Packed:
         return [leaf for leaf in range(len(self._avals)) if leaf not in self._grouped]
 
     def _checked(self, state: State) -> State:
-        expected = [group.name for group in self._groups]
-        expected += [self._paths[leaf] for leaf in self._singles]
-        if not isinstance(state, dict) or set(state) != set(expected):
-            raise _errors.not_a_packed_state(self._name, expected, state)
-        for name, (shape, dtype) in self._packed_types().items():
+        if not isinstance(state, dict) or state.keys() != self._types.keys():
+            raise _errors.not_a_packed_state(self._name, list(self._types), state)
+        for name, (shape, dtype) in self._types.items():
             given = state[name]
             if (tuple(given.shape), given.dtype) != (shape, dtype):
                 wanted = jax.ShapeDtypeStruct(shape, dtype)
                 raise _errors.other_state_type(self._name, name, wanted, given)
-        return {name: state[name] for name in expected}
+        return {name: state[name] for name in self._types}
 
     def _packed_types(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         types = {self._paths[leaf]: ((), leaf) for leaf in self._singles}
@@ -198,22 +195,24 @@ class Packed:
             self._steps.clear()
             self.__dict__.pop("_grouped", None)
 
-    def _step(self, arrays: list[Any], layout: Layout) -> "_Step":
+    def _step(self, arrays: list[Any], layout: Layout) -> PackedStep:
+        types = tuple(map(type_of, arrays))
+        key = (layout, types, known_sharded(arrays), _compat.trace_context())
+        if key not in self._steps:
+            step = self._make_step(arrays, layout)
+            if any(isinstance(const, Tracer) for const in step.written.consts):
+                return step  # it closes over what another trace will not have
+            self._steps[key] = step
+        return self._steps[key]
+
+    def _make_step(self, arrays: list[Any], layout: Layout) -> PackedStep:
         whole = _joined(self._layout, layout)
         closed, results = self._function([*self._avals, *arrays], whole)
-        known = self._steps.get(id(closed))
-        if known is None:
-            known = (closed, self._make_step(closed, results, arrays))
-            if not any(isinstance(const, Tracer) for const in closed.consts):
-                self._steps[id(closed)] = known
-        return known[1]
-
-    def _make_step(self, closed: Any, results: Layout, arrays: list[Any]) -> "_Step":
         outputs, others, more = self._split_results(closed, results)
-        units = units_serve(closed, arrays)
-        plan = Planner(self._options, units=units).plan(closed, _places(self._groups))
+        units = units_serve(closed, arrays) and not self._sharded
+        plan = Planner(self._options, units=units).plan(closed, places(self._groups))
         singles = [(self._paths[leaf], leaf) for leaf in self._singles]
-        step = _Step(plan, tuple(self._groups), singles, outputs, others, more, closed, units)
+        step = PackedStep(plan, tuple(self._groups), singles, outputs, others, more, closed, units)
         difference = step.difference(closed) if self._check else None
         if difference is not None:
             raise _errors.packed_did_not_check(self._name, difference)
@@ -234,123 +233,6 @@ class Packed:
         return len(avals), _split_avals(others)[1], more
 
 
-@dataclasses.dataclass(eq=False)
-class _Step:
-    """A planned step.
-
-    Attributes:
-        plan: the plan.
-        groups: the state's groups.
-        singles: the other leaves of the state: names and positions.
-        state_size: how many arrays the state has.
-        others: the layout of the other results.
-        more: whether the function returns more than its state.
-        written: the function as a closed jaxpr.
-        units: whether blocks may be units.
-    """
-
-    plan: Plan
-    groups: tuple[Group, ...]
-    singles: list[tuple[str, int]]
-    state_size: int
-    others: Layout
-    more: bool
-    written: Any
-    units: bool
-
-    @functools.cached_property
-    def jit(self) -> Any:
-        """The step, compiled, which takes over the state's buffers."""
-        return jax.jit(self.run, donate_argnums=0)
-
-    @functools.cached_property
-    def _emitter(self) -> Emitter:
-        return Emitter()
-
-    def run(self, state: State, *rest: Any) -> tuple[State, list[Any]]:
-        """Computes the next state and the other results."""
-        stacks = {group.name: Stack(state[group.name]) for group in self.groups}
-        new, others = self._run(stacks, state, rest)
-        return {name: value.array for name, value in new.items()}, others
-
-    def _run(self, stacks: dict[str, Stack], state: State, rest: Sequence[Any]):
-        arguments: list[Any] = [None] * self.state_size
-        for group in self.groups:
-            for place, leaf in enumerate(group.leaves):
-                arguments[leaf] = Element(stacks[group.name], place)
-        for name, leaf in self.singles:
-            arguments[leaf] = state[name]
-        results = self._emitter.run(self.plan, [*arguments, *rest])
-        avals = self.plan.program.arguments
-        new = {
-            group.name: collect([results[i] for i in group.leaves], avals[group.leaves[0]].aval)
-            for group in self.groups
-        }
-        new |= {name: Stack(alone(results[leaf])) for name, leaf in self.singles}
-        return new, [alone(value) for value in results[self.state_size :]]
-
-    def difference(self, original: Any) -> str | None:
-        """Says where the packed step departs from the function as written; nothing if nowhere."""
-        names = sorted(self._examples()[0])
-
-        def inputs(given: list[Term]) -> list[Term]:
-            terms = {name: given[leaf] for name, leaf in self.singles}
-            for group in self.groups:
-                terms[group.name] = Rows(tuple(given[leaf] for leaf in group.leaves))
-            return [*(terms[name] for name in names), *given[self.state_size :]]
-
-        def outputs(terms: Terms, found: list[Term]) -> list[Term]:
-            new = dict(zip(names, found, strict=False))
-            leaves: list[Any] = [None] * self.state_size
-            for group in self.groups:
-                for place, leaf in enumerate(group.leaves):
-                    leaves[leaf] = terms.element(new[group.name], place)
-            for name, leaf in self.singles:
-                leaves[leaf] = new[name]
-            return [*leaves, *found[len(names) :]]
-
-        return first_difference(original, self.folded(), inputs, outputs)
-
-    def folded(self) -> Any:
-        """Returns the packed step as a closed jaxpr, with the state's arrays in order of name."""
-        state, rest = self._examples()
-        return jax.make_jaxpr(self.run)(state, *rest)
-
-    def _examples(self) -> tuple[State, list[Any]]:
-        """Returns types of a packed state and of the other arguments."""
-        arguments = self.plan.program.arguments
-        state = {name: arguments[leaf].aval for name, leaf in self.singles}
-        for group in self.groups:
-            aval = arguments[group.leaves[0]].aval
-            state[group.name] = jax.ShapeDtypeStruct((len(group.leaves), *aval.shape), aval.dtype)
-        return state, [v.aval for v in arguments[self.state_size :]]
-
-    def taken_apart(self, groups: Sequence[Group]) -> list[Group]:
-        """Returns the groups that the step cuts into single arrays, or puts together from them."""
-        apart: list[Group] = []
-
-        def trial(state: State, *rest: Any) -> Any:
-            stacks = {group.name: Stack(state[group.name]) for group in self.groups}
-            new, others = self._run(stacks, state, rest)
-            for group in groups:
-                cuts = stacks[group.name].cuts
-                joints = new[group.name].joints
-                if 2 * max(cuts, joints) > len(group.leaves):
-                    apart.append(group)
-            return others
-
-        state, rest = self._examples()
-        jax.eval_shape(trial, state, *rest)
-        return apart
-
-
-def _places(groups: Sequence[Group]) -> dict[int, tuple[Any, int]]:
-    """Returns the stack of each leaf that stands in one, and its place there."""
-    return {
-        leaf: (group.stack, place) for group in groups for place, leaf in enumerate(group.leaves)
-    }
-
-
 def _split_avals(tree: Any) -> tuple[list[Any], Layout]:
     specs = jax.tree.map(_as_spec, tree)
     return split(specs)
@@ -359,10 +241,6 @@ def _split_avals(tree: Any) -> tuple[list[Any], Layout]:
 def _as_spec(leaf: Any) -> Any:
     is_aval = hasattr(leaf, "weak_type") and hasattr(leaf, "shape")
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_aval else leaf
-
-
-def _is_spec(leaf: Any) -> bool:
-    return isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 def _paths(state: Sequence[Any]) -> list[str]:

@@ -10,7 +10,6 @@ import gc
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Literal
 
-import jax
 from jax.extend import core as jex_core
 from jax.extend.core import primitives as prim
 
@@ -33,12 +32,12 @@ from ._match import (
     Source,
     Sources,
     as_loops,
+    can_run,
     element_sources,
     find,
     only_moves,
     order,
     pieces,
-    undivided,
 )
 from ._units import known_sharded, opens, unit_support
 
@@ -227,8 +226,7 @@ class Planner:
         pieces: Sequence[UnitCall | Loop],
     ) -> bool:
         """Says whether these steps can run beside those chosen before."""
-        groups = [_calls_of(piece) for piece in pieces]
-        return all(map(undivided, groups)) or order(program, shared, [*chosen, *groups]) is not None
+        return can_run(program, shared, [*chosen, *map(_calls_of, pieces)])
 
     # --- programs inside equations
 
@@ -324,7 +322,6 @@ def units_serve(closed: Any, arrays: Sequence[Any]) -> bool:
     Not where values are laid out over several devices: inside a unit the partitioner doesn't see
     how, and gathers them. Not where XLA doesn't know units.
     """
-    arrays = [array for array in arrays if not isinstance(array, jax.ShapeDtypeStruct)]
     return unit_support() and not known_sharded(arrays) and not _places(closed)
 
 

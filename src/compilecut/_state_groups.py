@@ -58,3 +58,10 @@ def _free_name(name: str, kind: tuple[tuple[int, ...], Any], names: set[str]) ->
 
 def _largest_first(item: tuple[Any, dict[int, int]]) -> tuple[int, int]:
     return -len(item[1]), min(item[1].values())
+
+
+def places(groups: Sequence[Group]) -> dict[int, tuple[Any, int]]:
+    """Returns the stack of each leaf that stands in one, and its place there."""
+    return {
+        leaf: (group.stack, place) for group in groups for place, leaf in enumerate(group.leaves)
+    }

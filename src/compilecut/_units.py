@@ -146,8 +146,10 @@ def known_sharded(values: Iterable[Any]) -> bool:
 
 
 def _is_sharded(value: Any) -> bool:
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return value.sharding is not None and len(value.sharding.device_set) > 1
     if isinstance(value, jax.Array) and not isinstance(value, Tracer):
         return len(value.sharding.device_set) > 1
-    aval = jax.typeof(value)
+    aval = value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)
     mesh = aval.sharding.mesh
     return (not mesh.empty and mesh.size > 1) or bool(_compat.varying_axes(aval))

@@ -4,13 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from .._jaxpr import Operand
 from .._match import Call, Loop
-from ._stacks import Element, Stack, agreed_order, alone, collect, falls, fill
+from ._stacks import Element, Stack, agreed_order, alone, as_array, collect, falls, fill
 
 
 def run_loop(
@@ -33,10 +31,13 @@ def run_loop(
         lists = [values[::-1] for values in lists]
     avals = [block.arguments[port].aval for port in loop.xs]
     xs = [
-        collect(_typed(values, aval), aval).array for values, aval in zip(lists, avals, strict=True)
+        collect([as_array(value, aval) for value in values], aval).array
+        for values, aval in zip(lists, avals, strict=True)
     ]
-    consts = [_alone(env, calls, port, block.arguments[port].aval) for port in loop.consts]
-    init = [_first(env, calls[0], port, block.arguments[port].aval) for port, _ in loop.carries]
+    consts = [_alone(env, _given(calls, port), block.arguments[port].aval) for port in loop.consts]
+    init = [
+        _alone(env, calls[0].inputs[port], block.arguments[port].aval) for port, _ in loop.carries
+    ]
     carried = {number for _, number in loop.carries}
     ys = [n for n in range(len(block.outputs)) if _wanted(calls, n, n in carried, wanted)]
 
@@ -72,26 +73,13 @@ def _reorder(calls: Sequence[Call], lists: list[list[Any]]) -> tuple[Sequence[Ca
     return [calls[i] for i in order], [[values[i] for i in order] for values in lists]
 
 
-def _typed(values: Sequence[Any], aval: Any) -> list[Any]:
-    return [
-        jnp.asarray(v, aval.dtype)
-        if isinstance(v, (bool, int, float, complex, np.generic, np.ndarray))
-        else v
-        for v in values
-    ]
+def _alone(env: Any, operand: Operand | None, aval: Any) -> Any:
+    return fill(aval) if operand is None else as_array(alone(env.read(operand)), aval)
 
 
-def _alone(env: Any, calls: Sequence[Call], port: int, aval: Any) -> Any:
-    for call in calls:
-        operand = call.inputs[port]
-        if operand is not None:
-            return alone(env.read(operand))
-    return fill(aval)
-
-
-def _first(env: Any, call: Call, port: int, aval: Any) -> Any:
-    operand = call.inputs[port]
-    return fill(aval) if operand is None else _typed([alone(env.read(operand))], aval)[0]
+def _given(calls: Sequence[Call], port: int) -> Operand | None:
+    """Returns what calls take through a port that takes the same in all that use it."""
+    return next((v for call in calls if (v := call.inputs[port]) is not None), None)
 
 
 def _wanted(calls: Sequence[Call], number: int, carried: bool, wanted: frozenset[Operand]) -> bool:

@@ -5,8 +5,6 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from .. import _units
@@ -14,7 +12,7 @@ from .._jaxpr import Equation, Literal, Operand, as_weak_as, evaluate
 from .._match import Piece
 from .._plan import Plan, UnitCall
 from ._loop import run_loop
-from ._stacks import Element, Stack, alone, fill
+from ._stacks import Element, Stack, alone, as_array, fill
 
 Function = Callable[..., list[Any]]
 
@@ -127,10 +125,3 @@ class Env(dict[Operand, Any]):
         while operand in self._shared:
             operand = self._shared[operand]
         return operand.val if isinstance(operand, Literal) else self[operand]
-
-
-def as_array(value: Any, aval: Any) -> Any:
-    """Returns a number that differs between blocks as an array of the type the block expects."""
-    if isinstance(value, (bool, int, float, complex, np.generic, np.ndarray)):
-        return jnp.asarray(value, aval.dtype)
-    return value

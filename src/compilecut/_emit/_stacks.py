@@ -65,6 +65,13 @@ def alone(value: Any) -> Any:
     return value.stack.cut(value.place) if isinstance(value, Element) else value
 
 
+def as_array(value: Any, aval: Any) -> Any:
+    """Returns a number that differs between blocks as an array of the type the block expects."""
+    if isinstance(value, (bool, int, float, complex, np.generic, np.ndarray)):
+        return jnp.asarray(value, aval.dtype)
+    return value
+
+
 def collect(values: Sequence[Any], aval: Any) -> Stack:
     """Returns values along a new leading axis.
 

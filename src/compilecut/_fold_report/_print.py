@@ -189,7 +189,7 @@ def _advice(report: FoldReport) -> Iterator[str]:
     elif any(repeat.stacked >= _MANY for repeat in report.repeats):
         yield (
             "What to do: fold it. If it is a step whose results go into its next call, "
-            "`fold(step).packed(...)` holds its state in stacks, which leaves less to compile."
+            "`fold(step).packed(...)` holds its state in stacks; its `report()` says what is left."
         )
     else:
         yield "What to do: fold it; nothing else is needed."

@@ -13,8 +13,8 @@ from ._fingerprint import fingerprints as fingerprints
 from ._fingerprint import weights as weights
 from ._labels import Sources as Sources
 from ._order import Step as Step
+from ._order import can_run as can_run
 from ._order import order as order
-from ._order import undivided as undivided
 from ._pieces import Piece as Piece
 from ._pieces import pieces as pieces
 from ._prove import block_key as block_key

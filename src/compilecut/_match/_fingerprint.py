@@ -38,14 +38,10 @@ def _loose_key(eqn: Equation) -> Hashable:
         key = eqn.key if loose is None else (eqn.primitive, loose(eqn.params), eqn.ctx)
     return (
         key,
-        tuple(_type(operand.aval) for operand in eqn.inputs),
-        tuple(_type(result.aval) for result in eqn.outputs),
+        tuple(operand.aval for operand in eqn.inputs),
+        tuple(result.aval for result in eqn.outputs),
         bool(eqn.effects),
     )
-
-
-def _type(aval: Any) -> Hashable:
-    return aval
 
 
 def weights(equations: Sequence[Equation]) -> np.ndarray:

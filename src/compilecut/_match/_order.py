@@ -33,18 +33,25 @@ def order(
 def undivided(calls: Sequence[Call]) -> bool:
     """Says whether nothing else stands between the equations of some calls.
 
-    Then they can run as one step whatever the program is, and whatever other steps there are.
+    If that holds for all steps of a program, they have an order: that of the program. One that is
+    divided may have to run between the equations of another, so then it doesn't go without saying.
     """
-    positions = [position for call in calls for position in call.positions]
-    return max(positions) - min(positions) + 1 == len(positions)
+    first = min(call.positions[0] for call in calls)
+    last = max(call.positions[-1] for call in calls)
+    return last - first + 1 == sum(len(call.positions) for call in calls)
 
 
 def ordered(program: Program, repeats: Sequence[FoundRepeat]) -> bool:
     """Says whether a program can be run with these repeats as calls, one by one."""
-    if all(undivided((call,)) for call in repeats[-1].calls):
-        return True  # those before were asked about before
     same = {old: new for repeat in repeats for old, new in repeat.shared.items()}
-    return order(program, same, [(call,) for r in repeats for call in r.calls]) is not None
+    return can_run(program, same, [(call,) for repeat in repeats for call in repeat.calls])
+
+
+def can_run(
+    program: Program, same: dict[Operand, Operand], groups: Sequence[tuple[Call, ...]]
+) -> bool:
+    """Says whether there is an `order`."""
+    return all(map(undivided, groups)) or order(program, same, groups) is not None
 
 
 class _Graph:
