@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.core import Tracer
+from jax.core import ShapedArray, Tracer
 
 
 def is_array(leaf: Any) -> bool:
@@ -68,7 +68,7 @@ class Static:
 
 def type_of(array: Any) -> Hashable:
     """Returns the type of an array; a type or another description of one as it is."""
-    described = isinstance(array, (jax.ShapeDtypeStruct, jax.core.ShapedArray))
+    described = isinstance(array, (jax.ShapeDtypeStruct, ShapedArray))
     return array if described else jax.typeof(array)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
+from jax.core import ShapedArray, Tracer
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import primitives as prim
 
@@ -150,6 +150,6 @@ def _is_sharded(value: Any) -> bool:
         return value.sharding is not None and len(value.sharding.device_set) > 1
     if isinstance(value, jax.Array) and not isinstance(value, Tracer):
         return len(value.sharding.device_set) > 1
-    aval = value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)
+    aval = value if isinstance(value, ShapedArray) else jax.typeof(value)
     mesh = aval.sharding.mesh
     return (not mesh.empty and mesh.size > 1) or bool(_compat.varying_axes(aval))
